@@ -43,16 +43,16 @@ if TYPE_CHECKING:
     from planish.functions.functional import layer_norm as layer_norm
     from planish.functions.functional import rms_norm as rms_norm
     from planish.functions.functional import weight_standardize as weight_standardize
-    from planish.functions.fused import add_layer_norm as add_layer_norm
-    from planish.functions.fused import add_rms_norm as add_rms_norm
-    from planish.functions.fused import modulated_layer_norm as modulated_layer_norm
-    from planish.functions.fused import modulated_rms_norm as modulated_rms_norm
     from planish.functions.gated import gated_layer_norm as gated_layer_norm
     from planish.functions.gated import gated_rms_norm as gated_rms_norm
     from planish.functions.groups import group_norm as group_norm
     from planish.functions.heads import qk_norm as qk_norm
     from planish.functions.quantized import quantized_layer_norm as quantized_layer_norm
     from planish.functions.quantized import quantized_rms_norm as quantized_rms_norm
+    from planish.functions.stage_norms import add_layer_norm as add_layer_norm
+    from planish.functions.stage_norms import add_rms_norm as add_rms_norm
+    from planish.functions.stage_norms import modulated_layer_norm as modulated_layer_norm
+    from planish.functions.stage_norms import modulated_rms_norm as modulated_rms_norm
     from planish.library.available import is_available as is_available
     from planish.library.counts import reset_stats as reset_stats
     from planish.library.counts import stats as stats
@@ -66,16 +66,16 @@ if TYPE_CHECKING:
     from planish.modules.channel_modules import GroupNorm as GroupNorm
     from planish.modules.channel_modules import LayerNorm2d as LayerNorm2d
     from planish.modules.channel_modules import RMSNorm2d as RMSNorm2d
-    from planish.modules.fused_modules import AddLayerNorm as AddLayerNorm
-    from planish.modules.fused_modules import AddRMSNorm as AddRMSNorm
-    from planish.modules.fused_modules import GatedRMSNorm as GatedRMSNorm
-    from planish.modules.fused_modules import ModulatedLayerNorm as ModulatedLayerNorm
     from planish.modules.instance_modules import EvoNorm2dS0 as EvoNorm2dS0
     from planish.modules.instance_modules import InstanceNorm1d as InstanceNorm1d
     from planish.modules.instance_modules import InstanceNorm2d as InstanceNorm2d
     from planish.modules.instance_modules import InstanceNorm3d as InstanceNorm3d
     from planish.modules.norm_modules import LayerNorm as LayerNorm
     from planish.modules.norm_modules import RMSNorm as RMSNorm
+    from planish.modules.stage_modules import AddLayerNorm as AddLayerNorm
+    from planish.modules.stage_modules import AddRMSNorm as AddRMSNorm
+    from planish.modules.stage_modules import GatedRMSNorm as GatedRMSNorm
+    from planish.modules.stage_modules import ModulatedLayerNorm as ModulatedLayerNorm
     from planish.replacing import replace as replace
     from planish.replacing import replaced as replaced
     from planish.replacing import restore as restore
@@ -105,17 +105,17 @@ _HOMES = {
     "layer_norm": "planish.functions.functional",
     "rms_norm": "planish.functions.functional",
     "weight_standardize": "planish.functions.functional",
-    "add_layer_norm": "planish.functions.fused",
-    "add_rms_norm": "planish.functions.fused",
+    "add_layer_norm": "planish.functions.stage_norms",
+    "add_rms_norm": "planish.functions.stage_norms",
     "gated_layer_norm": "planish.functions.gated",
     "gated_rms_norm": "planish.functions.gated",
-    "modulated_layer_norm": "planish.functions.fused",
-    "modulated_rms_norm": "planish.functions.fused",
+    "modulated_layer_norm": "planish.functions.stage_norms",
+    "modulated_rms_norm": "planish.functions.stage_norms",
     "qk_norm": "planish.functions.heads",
-    "AddLayerNorm": "planish.modules.fused_modules",
-    "AddRMSNorm": "planish.modules.fused_modules",
-    "GatedRMSNorm": "planish.modules.fused_modules",
-    "ModulatedLayerNorm": "planish.modules.fused_modules",
+    "AddLayerNorm": "planish.modules.stage_modules",
+    "AddRMSNorm": "planish.modules.stage_modules",
+    "GatedRMSNorm": "planish.modules.stage_modules",
+    "ModulatedLayerNorm": "planish.modules.stage_modules",
     "LayerNorm": "planish.modules.norm_modules",
     "RMSNorm": "planish.modules.norm_modules",
     "quantized_layer_norm": "planish.functions.quantized",

@@ -34,10 +34,10 @@ _FUNCTIONS = ("add_layer_norm", "add_rms_norm", "modulated_layer_norm", "modulat
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[collections.Counter[str]]:
     """How often each fused function is called."""
-    from planish.functions import fused, heads  # not loaded for tests that do not ask for it
+    from planish.functions import heads, stage_norms  # not loaded for tests that do not ask for it
 
     counter: collections.Counter[str] = collections.Counter()
-    for module, name in (*((fused, name) for name in _FUNCTIONS), (heads, "qk_norm")):
+    for module, name in (*((stage_norms, name) for name in _FUNCTIONS), (heads, "qk_norm")):
         function = getattr(module, name)
 
         def counted(*args: Any, name: str = name, function: Any = function, **kwargs: Any) -> Any:

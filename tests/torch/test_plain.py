@@ -156,3 +156,13 @@ def test_calls_are_not_counted() -> None:
     x = IMAGE.clone().requires_grad_()
     planish.group_norm(x, 3).sum().backward()
     assert calls.on_planish(FORWARD) == calls.on_planish(BACKWARD) == 1
+
+
+def test_a_profile_lacks_the_operators_of_plain_tensors() -> None:
+    x, weight = IMAGE.clone(), torch.ones(6, requires_grad=True)
+    planish.layer_norm(x, 1, weight).sum().backward()  # known from here on
+    with torch.profiler.profile() as profile:
+        planish.layer_norm(x, 1, weight).sum().backward()
+        planish.layer_norm(x, 1)
+    counts = {event.key: event.count for event in profile.key_averages()}
+    assert counts[FORWARD] == 2 and counts[BACKWARD] == 1

@@ -15,7 +15,7 @@ import planish
 import torch
 from planish import zoo
 from planish.commands import distance
-from planish.functions import fused
+from planish.functions import stage_norms
 from torch import Tensor, nn
 
 
@@ -26,7 +26,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[collections.Counter[str]]
     counter: collections.Counter[str] = collections.Counter()
     names = "add_layer_norm", "add_rms_norm", "modulated_layer_norm", "modulated_rms_norm"
     for name in names:
-        function = getattr(fused, name)
+        function = getattr(stage_norms, name)
 
         def counted(*args: Any, name: str = name, function: Any = function, **kwargs: Any) -> Any:
             kind = name.partition("_")[0]
@@ -35,7 +35,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[collections.Counter[str]]
             counter[kind] += 1
             return function(*args, **kwargs)
 
-        monkeypatch.setattr(fused, name, functools.wraps(function)(counted))
+        monkeypatch.setattr(stage_norms, name, functools.wraps(function)(counted))
     yield counter
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import planish
 import torch
-from planish.functions import fused
+from planish.functions import stage_norms
 from torch import Tensor, nn
 
 
@@ -278,13 +278,13 @@ def test_a_fused_block_keeps_the_dtype_it_was_fused_with(
 
 def test_another_result_passes_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that is a little off is not put into a block, and the report says so."""
-    own = fused.add_layer_norm
+    own = stage_norms.add_layer_norm
 
     def off(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         y, s = own(*args, **kwargs)
         return y * 1.001, s
 
-    monkeypatch.setattr(fused, "add_layer_norm", off)
+    monkeypatch.setattr(stage_norms, "add_layer_norm", off)
 
     class Other(Vendor):
         """Of a width that no other test has proven."""

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from planish.apex import _kernels, _recovery, fused_layer_norm_cuda
 from planish.operators import ops
+from planish.operators.arguments import HALF
 from torch import Tensor
 
 __all__ = ["GROUP_NORMS", "NORMS", "activation", "define", "operator"]
@@ -66,7 +67,7 @@ def _define_norm(kind: str, rms: bool, affine: bool) -> dict[str, Any]:
         rows = 1
         for size in x.shape[: x.dim() - len(shape)]:
             rows = rows * size
-        half = x.dtype in (torch.float16, torch.bfloat16)
+        half = x.dtype in HALF
         dtype = torch.float32 if half else x.dtype
         statistics = [x.new_empty((rows,), dtype=dtype) for _ in range(given)]
         return torch.empty_like(x, memory_format=torch.contiguous_format), *statistics

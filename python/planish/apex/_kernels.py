@@ -12,14 +12,11 @@ from collections.abc import Sequence
 import torch
 from planish.apex import _recovery
 from planish.apex._recovery import as_dtype
-from planish.functions import functional
 from planish.operators import ops
-from planish.operators.arguments import check_floats, check_optional, check_tensor
+from planish.operators.arguments import DEVICES, DTYPES, check_floats, check_optional, check_tensor
 from torch import Tensor
 
 __all__ = ["as_dtype", "backward", "check_shape", "forward", "result_dtype", "runs"]
-
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def check_shape(x: Tensor, shape: tuple[int, ...]) -> None:
@@ -41,11 +38,11 @@ def check_shape(x: Tensor, shape: tuple[int, ...]) -> None:
 def runs(x: Tensor, *parameters: Tensor | None) -> bool:
     """Whether planish has a kernel for these devices and dtypes."""
     device = x.device
-    if x.dtype not in _DTYPES or device.type not in functional.DEVICES:
+    if x.dtype not in DTYPES or device.type not in DEVICES:
         return False
     if device.type == "cuda" and x.numel() == 0:
         return False
-    return all(p is None or (p.dtype in _DTYPES and p.device == device) for p in parameters)
+    return all(p is None or (p.dtype in DTYPES and p.device == device) for p in parameters)
 
 
 def result_dtype(x: Tensor, weight: Tensor | None, mixed: bool) -> torch.dtype:

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 from torch.utils.weak import WeakIdKeyDictionary
 
 import torch
+from planish.operators.arguments import HALF
 from torch import Tensor
 
 __all__ = ["as_dtype", "copied", "may_have_changed", "proven", "recovered", "y_is_enough"]
@@ -50,7 +51,7 @@ _answers: Any = WeakIdKeyDictionary()
 def _digits_lost(dtype: torch.dtype) -> int:
     """So many times larger than that of y's own rounding may the error of xhat be: of a half four
     bits are given, of the others eleven."""
-    return 16 if dtype in (torch.float16, torch.bfloat16) else 2048
+    return 16 if dtype in HALF else 2048
 
 
 def as_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:

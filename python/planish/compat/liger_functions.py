@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planish.functions import fused, stages
+from planish.functions import stage_norms, stages
 from planish.functions.functional import layer_norm, rms_norm
 from planish.functions.groups import group_norm
 from planish.operators.arguments import check_optional, check_tensor
@@ -135,7 +135,7 @@ def liger_fused_add_rms_norm(
     _check_columns("liger_fused_add_rms_norm", X, W)
     stages.check_like_x("liger_fused_add_rms_norm", "R", R, X, optional=False)
     if cast == "once":
-        return fused.add_rms_norm(X, R, W, eps, sum_dtype=X.dtype, weight_offset=offset)
+        return stage_norms.add_rms_norm(X, R, W, eps, sum_dtype=X.dtype, weight_offset=offset)
     S = stages.sum_with(X, R, X.dtype)
     return rms_norm(S, -1, W, eps=eps, weight_offset=offset, cast=cast).to(X.dtype), S
 
@@ -191,7 +191,7 @@ def liger_modulated_rms_norm(
         )
     seen = X.reshape(rows.shape[0], -1, X.shape[-1])
     if cast == "once":
-        y = fused.modulated_rms_norm(seen, rows, shifts, W, eps=eps, weight_offset=offset)
+        y = stage_norms.modulated_rms_norm(seen, rows, shifts, W, eps=eps, weight_offset=offset)
         assert isinstance(y, Tensor)
         return y.reshape(X.shape)
     z = rms_norm(seen, -1, W, eps=eps, weight_offset=offset, cast=cast).to(X.dtype)

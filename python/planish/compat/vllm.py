@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from planish.functions import functional, stages
-from planish.operators import stage_calls
+from planish.operators import arguments, stage_calls
 from planish.operators.arguments import eps_of
 from planish.operators.call import Tensors
 from planish.operators.ways import way_of
@@ -96,8 +96,8 @@ def _runs(x: Tensor, weight: Tensor | None, variance_size: int | None) -> bool:
     tensors = [x] if weight is None else [x, weight]
     return (
         variance_size is None
-        and x.device.type in functional.DEVICES
-        and all(t.dtype in functional._DTYPES and t.device == x.device for t in tensors)
+        and x.device.type in arguments.DEVICES
+        and all(t.dtype in arguments.DTYPES and t.device == x.device for t in tensors)
     )
 
 
@@ -116,7 +116,7 @@ def fused_add_rms_norm_supports(
     variance_size: int | None = None,
 ) -> bool:
     """Whether :func:`fused_add_rms_norm` runs these."""
-    return _runs(x, weight, variance_size) and x_residual.dtype in functional._DTYPES
+    return _runs(x, weight, variance_size) and x_residual.dtype in arguments.DTYPES
 
 
 def register(ir: Any = None) -> bool:
@@ -156,4 +156,4 @@ def register(ir: Any = None) -> bool:
 
 def _supported() -> bool:
     """Whether there are kernels for what this torch runs on."""
-    return not torch.cuda.is_available() or "cuda" in functional.DEVICES
+    return not torch.cuda.is_available() or "cuda" in arguments.DEVICES

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 import torch
 from planish.distributed.agreement import agree, group_of
-from planish.functions import fused, stages
+from planish.functions import stage_norms, stages
 from planish.operators import parts
 from planish.operators.arguments import check_optional, check_tensor, eps_of, whole_of
 from torch import Tensor
@@ -163,7 +163,7 @@ def all_reduce_add_rms_norm(
     if weight is not None:
         weight = _Shared.apply(weight, group)  # type: ignore[no-untyped-call]
     own = _ReduceScatter.apply(x.movedim(dim, 0), group)  # type: ignore[no-untyped-call]
-    own, total = fused.add_rms_norm(
+    own, total = stage_norms.add_rms_norm(
         own.movedim(0, dim), residual, weight, eps, weight_offset=weight_offset, cast=cast
     )
     rows = own.movedim(dim, 0)

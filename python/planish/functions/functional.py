@@ -11,8 +11,8 @@ from planish.library import switch
 from planish.library.seen import is_jit_tracing
 from planish.operators import composite, kept, norms, steps
 from planish.operators import options as _options
-from planish.operators.arguments import DEVICES as DEVICES
 from planish.operators.arguments import (
+    DEVICES,
     DTYPES,
     activates,
     affine_of,
@@ -30,17 +30,16 @@ from planish.operators.arguments import axes_of as _axes
 from planish.operators.arguments import check_parameter as _check
 from planish.operators.arguments import device_type as _device_type
 from planish.operators.arguments import with_offset as _with_offset
+from planish.operators.call import Norm
 from planish.operators.ways import Way, may_be_torchs, way_of
 from torch import Tensor, fx
-
-_DTYPES = DTYPES  # of other modules, too
 
 __all__ = ["layer_norm", "rms_norm", "weight_standardize"]
 
 
 def _check_x(function: str, x: Tensor, name: str = "x") -> None:
     """A dtype and a device there are kernels for, of what is a tensor."""
-    if x.dtype not in _DTYPES:
+    if x.dtype not in DTYPES:
         raise NotImplementedError(f"{function}: not implemented for {name} of {x.dtype}")
     if _device_type(x) not in DEVICES:
         raise NotImplementedError(
@@ -91,18 +90,19 @@ def _norm(
         eps = eps_of(function, eps, rms, x.dtype)
     if weight_offset:
         weight_offset = number_of(function, "weight_offset", weight_offset)
-    reduce = _axes(dims, x.dim(), f"{function}, dims")
+    reduce = tuple(_axes(dims, x.dim(), f"{function}, dims"))
     if not reduce:
         raise RuntimeError(f"{function}: Expected dims to have at least one element, but got none")
-    affine = (
-        reduce if affine_dims is None else _axes(affine_dims, x.dim(), f"{function}, affine_dims")
-    )
+    affine = reduce
+    if affine_dims is not None:
+        affine = tuple(_axes(affine_dims, x.dim(), f"{function}, affine_dims"))
     if way is not Way.TORCH or not (is_jit_tracing() or x.is_nested):
         _check(x, weight, affine, function, "weight")
         _check(x, bias, affine, function, "bias")
+    norm = Norm(reduce, affine, eps, rms, keep, activation)
     asked = _options.Options(x, weight, bias, weight_offset, cast, out_dtype, activation)
     if asked.are_there() and keep:
-        fused = _options.fused_norm(way, x, weight, bias, reduce, affine, eps, rms, asked, key=key)
+        fused = _options.norm_with(way, x, weight, bias, norm, asked, key=key)
         if fused is not None:
             return fused
     if asked.out_dtype is not None:
@@ -114,46 +114,36 @@ def _norm(
     if cast == "xhat" and rounds_xhat(x, weight, bias):
         xhat = _norm(function, x, reduce, None, None, eps, None, keep)
         return composite.activate(affine_of(xhat, weight, bias, affine), activation)
-    return by_way(way, function, x, weight, bias, reduce, affine, eps, keep, activation, key=key)
+    return by_way(way, x, weight, bias, norm, key=key)
 
 
 def by_way(
     way: Way,
-    function: str,
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    reduce: list[int],
-    affine: list[int],
-    eps: float,
-    keep: bool,
-    activation: str | None = None,
+    norm: Norm,
     *,
     key: Any = None,
 ) -> Tensor:
-    """layer_norm or rms_norm of what was checked; axes are sorted and not negative. ``key``: what
-    the call is kept under."""
-    rms = function == "rms_norm"
-    is_torchs = (
+    """layer_norm or rms_norm of what was checked. ``key``: what the call is kept under."""
+    if norm.activation:
+        if activates(x, norm.reduce, norm.affine):
+            return norms.norm(way, x, weight, bias, norm, key=key)
+        y = by_way(way, x, weight, bias, norm._replace(activation=None))
+        return composite.activate(y, norm.activation)
+    if (
         (way is Way.PLAIN or may_be_torchs(way, x, weight, bias))
-        and switch.is_enabled(function, _device_type(x))
-        and _torch_can(x, weight, bias, reduce, affine, rms)
-        and not (keep and _is_permuted(x))
-    )
-    if activation:
-        if activates(x, reduce, affine):
-            return norms.norm(
-                way, x, weight, bias, reduce, affine, eps, rms, keep, activation, key=key
-            )
-        y = by_way(way, function, x, weight, bias, reduce, affine, eps, keep)
-        return composite.activate(y, activation)
-    if is_torchs:
-        by_torch = norms.ByTorch(function, x.shape[reduce[0] :], eps)
+        and switch.is_enabled(norm.kind, _device_type(x))
+        and _torch_can(x, weight, bias, norm)
+        and not (norm.keep and _is_permuted(x))
+    ):
+        by_torch = norms.ByTorch(norm.kind, x.shape[norm.reduce[0] :], norm.eps)
         kept.keep(key, by_torch)
         if may_be_torchs(way, x, weight, bias):
             return by_torch.run(x, weight, bias)
         key = None
-    return norms.norm(way, x, weight, bias, reduce, affine, eps, rms, keep, key=key)
+    return norms.norm(way, x, weight, bias, norm, key=key)
 
 
 def _is_permuted(x: Tensor) -> bool:
@@ -161,18 +151,12 @@ def _is_permuted(x: Tensor) -> bool:
     return any(one < other for one, other in itertools.pairwise(x.stride()))
 
 
-def _torch_can(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    reduce: list[int],
-    affine: list[int],
-    rms: bool,
-) -> bool:
+def _torch_can(x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm) -> bool:
     """Whether torch's operator says the same: planish is then one step closer through it."""
-    if rms and bias is not None:
+    if norm.rms and bias is not None:
         return False
-    if reduce != list(range(x.dim() - len(reduce), x.dim())) or affine != reduce:
+    reduce = norm.reduce
+    if reduce != tuple(range(x.dim() - len(reduce), x.dim())) or norm.affine != reduce:
         return False
     return all(
         parameter is None or (parameter.dtype == x.dtype and parameter.dim() == len(reduce))
@@ -337,15 +321,16 @@ def channel_norm(
     so, whatever x is. ``key``: as by_way has it, for an x that is row-major."""
     _check(x, weight, [1], function, "weight")
     _check(x, bias, [1], function, "bias")
+    rms = function == "rms_norm"
     graph = torch.is_grad_enabled() and x.requires_grad
     if channels_last and x.is_cuda:
         # The first norm of a model pays for the copy; what convolutions make of it is laid out so.
         x, key = x.contiguous(memory_format=torch.channels_last), None
     if graph or x.is_contiguous() or not x.is_contiguous(memory_format=torch.channels_last):
         # With a graph no view, see group_norm.
-        return by_way(way, function, x, weight, bias, [1], [1], eps, keep=True, key=key)
+        return by_way(way, x, weight, bias, Norm((1,), (1,), eps, rms, True), key=key)
     # channels last: rows, and while enabled torch's own operator, which costs less to call
-    rows = by_way(way, function, x.permute(0, 2, 3, 1), weight, bias, [3], [3], eps, keep=False)
+    rows = by_way(way, x.permute(0, 2, 3, 1), weight, bias, Norm((3,), (3,), eps, rms))
     return rows.permute(0, 3, 1, 2)
 
 

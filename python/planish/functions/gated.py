@@ -1,5 +1,5 @@
 """A norm with a gate behind or before it, in one call of planish's kernels (stage_calls.py) or
-composed, as fused.py has it."""
+composed, as stage_norms.py has it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _gated_norm(
         return _rounded(
             rms, x, gate, weight, bias, eps, norm_before_gate, group_size, weight_offset
         )
-    fused = _fused_gated_norm(
+    fused = _in_one_call(
         rms, tensors, eps, norm_before_gate, group_size, weight_offset, rounds, key
     )
     if fused is not None:
@@ -78,7 +78,7 @@ def _gated_norm(
     return (v * factor if norm_before_gate else v).to(x.dtype)
 
 
-def _fused_gated_norm(
+def _in_one_call(
     rms: bool,
     tensors: Tensors,
     eps: float,

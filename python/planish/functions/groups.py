@@ -11,6 +11,7 @@ from planish.library.seen import is_jit_tracing
 from planish.operators import composite, kept, limits, norms
 from planish.operators import options as _options
 from planish.operators.arguments import (
+    HALF,
     affine_of,
     check_activation,
     check_cast,
@@ -38,7 +39,7 @@ def _torch_can_group(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> b
     if not (x.is_contiguous() or (small and (last or last_3d))):
         return False
     dtypes = {parameter.dtype for parameter in (weight, bias) if parameter is not None}
-    half = x.dtype in (torch.float16, torch.bfloat16) and x.device.type == "cpu"
+    half = x.dtype in HALF and x.device.type == "cpu"
     return dtypes <= {x.dtype} or (half and dtypes == {torch.float32})
 
 
@@ -129,7 +130,7 @@ def _group_norm_with(
     """group_norm with options, in one call of the kernels or composed."""
     _check_x("group_norm", x)
     _check_groups(x, num_groups, weight, bias)
-    fused = _options.fused_group_norm(way, x, num_groups, weight, bias, eps, options)
+    fused = _options.group_norm_with(way, x, num_groups, weight, bias, eps, options)
     if fused is not None:
         return fused
     if options.weight_offset and weight is not None:

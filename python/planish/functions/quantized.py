@@ -116,7 +116,7 @@ def check(
         raise ValueError(f"{function}: scale is {scale.item()}; wanted a positive number")
 
 
-def _fused_norm(
+def _in_one_call(
     rms: bool,
     x: Tensor,
     weight: Tensor | None,
@@ -202,7 +202,7 @@ def _quantized_norm(
             raise ValueError(f"{function}: sum_dtype is given without a residual")
     fused = None
     if (scale is not None or per != "tensor") and x.shape[-1]:
-        fused = _fused_norm(
+        fused = _in_one_call(
             rms,
             x,
             weight,

@@ -1,14 +1,21 @@
 """What stands around a norm, one stage at a time, in torch's operators: the sum with a residual,
 dropout, scales, and the checks of their arguments.
 
-The functions of fused.py and quantized.py put these together. Nothing here is public.
+The functions of stage_norms.py and quantized.py put these together. Nothing here is public.
 """
 
 from __future__ import annotations
 
 import torch
 from planish.functions import functional
-from planish.operators.arguments import check_tensor, compute_dtype, number_of, with_offset
+from planish.operators.arguments import (
+    DTYPES,
+    HALF,
+    check_tensor,
+    compute_dtype,
+    number_of,
+    with_offset,
+)
 from torch import Tensor
 
 __all__ = [
@@ -35,9 +42,6 @@ __all__ = [
     "weighted",
 ]
 
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_HALF = (torch.float16, torch.bfloat16)
-
 
 # ---- Checks -------------------------------------------------------------------------------------
 
@@ -47,7 +51,7 @@ def check_float(function: str, name: str, dtype: torch.dtype | None) -> None:
         return
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"{function}: Expected {name} to be a torch.dtype, but got {dtype!r}")
-    if dtype not in _FLOATS:
+    if dtype not in DTYPES:
         raise NotImplementedError(
             f"{function}: not implemented for {name} of {dtype}; wanted float16, bfloat16, float32 "
             "or float64"
@@ -158,7 +162,7 @@ def check_probability(function: str, p: float) -> float:
 
 def rounds_xhat(dtype: torch.dtype, weight: Tensor | None, bias: Tensor | None) -> bool:
     """Whether rounding xhat to this dtype before weight and bias is another result."""
-    half = dtype in _HALF
+    half = dtype in HALF
     return any(t is not None and (half or t.dtype != dtype) for t in (weight, bias))
 
 
@@ -168,7 +172,7 @@ def kernels_round(
     """Whether the kernels mean the same by it: they round to x's 16 bits, and so does torch the
     product of two such tensors."""
     same = all(t is None or t.dtype == dtype for t in (weight, bias))
-    return same and not weight_offset and dtype in _HALF
+    return same and not weight_offset and dtype in HALF
 
 
 def weighted(

@@ -28,8 +28,8 @@ def planish_runs(x: Tensor, *parameters: Tensor | None) -> bool:
     return (
         x.dim() < 16  # one axis is split into two
         and (not x.is_cuda or x.numel() > 0)  # no GPU kernel for rows of no elements
-        and x.device.type in functional.DEVICES
-        and all(t.device == x.device and t.dtype in functional._DTYPES for t in tensors)
+        and x.device.type in arguments.DEVICES
+        and all(t.device == x.device and t.dtype in arguments.DTYPES for t in tensors)
     )
 
 

@@ -10,6 +10,7 @@ from planish.library.seen import needs_graph
 from planish.modules.channel_modules import check_image, planish_runs
 from planish.modules.norm_modules import held_parameter
 from planish.operators import arguments, kept, norms
+from planish.operators.call import Norm
 from planish.operators.ways import Way, leaf, way_of
 from torch import Tensor, nn
 
@@ -57,8 +58,8 @@ class _InstanceNorm:
             return result
         channels_axis = input.dim() - module._get_no_batch_dim()
         reduce = list(range(channels_axis + 1, input.dim()))
-        axes = reduce, [channels_axis]
-        y = norms.norm(way, input, *parameters, *axes, module.eps, False, True, key=key)
+        norm = Norm(tuple(reduce), (channels_axis,), module.eps, False, keep=True)
+        y = norms.norm(way, input, *parameters, norm, key=key)
         if module.running_mean is not None and module.training:
             _update_running(module, input, reduce)
         return y

@@ -14,7 +14,8 @@ import torch
 from planish.functions import functional
 from planish.library import switch
 from planish.library.switch import runs_torchs
-from planish.operators import composite, kept, layer_norm, norms
+from planish.operators import arguments, composite, kept, layer_norm, norms
+from planish.operators.call import Norm
 from planish.operators.ways import Way, leaf, way_of
 from torch import Tensor, nn
 
@@ -28,13 +29,13 @@ def _planish_runs(x: Tensor, normalized_shape: tuple[int, ...], *parameters: Ten
     if x is None:
         return False
     count, ndim, device = len(normalized_shape), x.dim(), x.device
-    if not 0 < count <= ndim <= 16 or x.dtype not in functional._DTYPES:
+    if not 0 < count <= ndim <= 16 or x.dtype not in arguments.DTYPES:
         return False
-    if x.shape[ndim - count :] != normalized_shape or device.type not in functional.DEVICES:
+    if x.shape[ndim - count :] != normalized_shape or device.type not in arguments.DEVICES:
         return False
     for parameter in parameters:  # a loop: all() of a generator takes twice as long
         if parameter is not None and (
-            parameter.dtype not in functional._DTYPES
+            parameter.dtype not in arguments.DTYPES
             or parameter.shape != normalized_shape
             or parameter.device != device
         ):
@@ -94,11 +95,9 @@ class LayerNorm(nn.LayerNorm):
         shape = tuple(self.normalized_shape)
         if way is Way.TORCH or not _planish_runs(input, shape, weight, bias):
             return composite.layer_norm(input, shape, weight, bias, self.eps)
-        axes = list(range(input.dim() - len(shape), input.dim()))
-        # dense, as torch's
-        return functional.by_way(
-            way, "layer_norm", input, weight, bias, axes, axes, self.eps, keep=False, key=key
-        )
+        axes = tuple(range(input.dim() - len(shape), input.dim()))
+        norm = Norm(axes, axes, self.eps, False)  # dense, as torch's
+        return functional.by_way(way, input, weight, bias, norm, key=key)
 
 
 class RMSNorm(nn.RMSNorm):
@@ -143,10 +142,9 @@ class RMSNorm(nn.RMSNorm):
         if way is Way.TORCH or not _planish_runs(x, shape, weight):
             return nn.RMSNorm.forward(self, x)
         eps = norms.rms_eps(self.eps, x)
-        axes = list(range(x.dim() - len(shape), x.dim()))
-        return functional.by_way(
-            way, "rms_norm", x, weight, None, axes, axes, eps, keep=True, key=key
-        )
+        axes = tuple(range(x.dim() - len(shape), x.dim()))
+        norm = Norm(axes, axes, eps, True, keep=True)
+        return functional.by_way(way, x, weight, None, norm, key=key)
 
 
 def _replacement(module: nn.Module, new_type: type[nn.Module]) -> nn.Module:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numbers
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ __all__ = [
     "CASTS",
     "DEVICES",
     "DTYPES",
+    "HALF",
     "activates",
     "affine_of",
     "axes_of",
@@ -43,6 +44,7 @@ __all__ = [
 #: Device types there are operators for.
 DEVICES = ("cpu", "meta") if library().cuda_is_missing() else ("cpu", "meta", "cuda")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+HALF = (torch.float16, torch.bfloat16)
 
 
 #: What a call may be given; torch's operators have the rules of nested tensors.
@@ -216,7 +218,7 @@ def device_type(x: Tensor) -> str:
 
 
 def check_parameter(
-    x: Tensor, parameter: Tensor | None, affine: list[int], function: str, name: str
+    x: Tensor, parameter: Tensor | None, affine: Sequence[int], function: str, name: str
 ) -> None:
     if parameter is None:
         return
@@ -237,14 +239,14 @@ def check_parameter(
         )
 
 
-def activates(x: Tensor, reduce: list[int], affine: list[int]) -> bool:
+def activates(x: Tensor, reduce: tuple[int, ...], affine: tuple[int, ...]) -> bool:
     """Whether a norm over these axes has fast kernels, forward and backward, that an activation can
     be part of: on a GPU where a row's elements are neighbours, or are the channels of images."""
     if device_type(x) == "cpu":
         return True
     if reduce != affine:
         return False
-    if reduce == [1] and x.dim() > 2:
+    if reduce == (1,) and x.dim() > 2:
         return x.is_contiguous()
     columns = 1
     for axis, other in zip(reversed(range(x.dim())), reversed(reduce), strict=False):
@@ -283,13 +285,13 @@ def compute_dtype(*dtypes: torch.dtype) -> torch.dtype:
 
 def rounds_xhat(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
     """Whether rounding xhat to x's dtype before weight and bias is another result."""
-    half = x.dtype in (torch.float16, torch.bfloat16)
+    half = x.dtype in HALF
     others = (parameter for parameter in (weight, bias) if parameter is not None)
     return any(half or parameter.dtype != x.dtype for parameter in others)
 
 
 def affine_of(
-    xhat: Tensor, weight: Tensor | None, bias: Tensor | None, affine: list[int]
+    xhat: Tensor, weight: Tensor | None, bias: Tensor | None, affine: Sequence[int]
 ) -> Tensor:
     """weight * xhat + bias in torch's own operators and by its promotion of dtypes."""
     sizes = [size if axis in affine else 1 for axis, size in enumerate(xhat.shape)]

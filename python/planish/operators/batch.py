@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from planish.library.seen import below_autograd, needs_graph
 from planish.operators import batch_formulas, batch_ops
 from planish.operators.arguments import DEVICES, DTYPES
 from planish.operators.call import ACTIVATIONS
 from planish.operators.stage_calls import is_distributed
-from planish.operators.ways import Way, below_autograd, needs_graph
+from planish.operators.ways import Way
 from torch import Tensor
 
 __all__ = ["batch_norm", "runs"]

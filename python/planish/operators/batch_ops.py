@@ -12,9 +12,9 @@ from operator import itemgetter
 from typing import Any
 
 import torch
+from planish.library.seen import below_autograd, is_plain
 from planish.operators import batch_formulas, ops
 from planish.operators.batch_formulas import Given, Numbers
-from planish.operators.ways import below_autograd, is_plain
 from torch import Tensor
 
 __all__ = ["APPLY", "BACKWARD", "FORWARD", "STATISTICS", "record_apply", "record_forward"]

@@ -13,6 +13,7 @@ __all__ = [
     "ACTIVATIONS",
     "GRADIENTS",
     "Call",
+    "Norm",
     "Tensors",
     "axes_of",
     "dtype_in",
@@ -148,6 +149,29 @@ def backward_options(
     options = options & _OF_BACKWARD | wanted << WANTED_AT
     options |= (_NUMBERS[dtype] + 1) << _DTYPE_AT
     return options | (_NUMBERS[residual_dtype] + 1) << _SUM_DTYPE_AT
+
+
+class Norm(NamedTuple):
+    """A norm alone, besides its tensors, once it was checked: axes are sorted and not negative."""
+
+    reduce: tuple[int, ...]
+    affine: tuple[int, ...]
+    eps: float
+    rms: bool
+    keep: bool = False  # the result is laid out as torch.empty_like(x), else dense
+    activation: str | None = None
+    split: int = 0  # how x is seen, as split_place has it
+
+    @property
+    def kind(self) -> str:
+        """Of torch's operator, and of planish's function."""
+        return "rms_norm" if self.rms else "layer_norm"
+
+    def call(self) -> Call:
+        """What norm_forward takes, to save for a derivative."""
+        activation = ACTIVATIONS[self.activation]
+        options = pack_options(rms=self.rms, dense=not self.keep, activation=activation)
+        return Call(pack_axes(self.reduce, self.affine), options, self.split, self.eps)
 
 
 class Call(NamedTuple):

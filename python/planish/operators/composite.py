@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 import torch
 from planish.operators import layer_norm as _layer_norm
+from planish.operators.call import Norm
 from torch import Tensor
 
 __all__ = ["activate", "group_norm", "layer_norm", "norm", "statistics"]
@@ -39,17 +40,15 @@ def norm(
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    reduce: list[int],
-    affine: list[int],
-    eps: float,
-    rms: bool,
+    problem: Norm,
 ) -> Tensor:
-    """As planish's general operator; dtypes that torch's functions refuse to mix are mixed in f32
-    or f64, and the result is rounded once."""
+    """As planish's general operator, but for the activation; dtypes that torch's functions refuse
+    to mix are mixed in f32 or f64, and the result is rounded once."""
+    reduce, affine, eps, rms = list(problem.reduce), problem.affine, problem.eps, problem.rms
     kept = [axis for axis in range(x.dim()) if axis not in reduce]
     order = kept + reduce
     at_end = order == sorted(order)
-    inside = affine == reduce and not (rms and bias is not None)
+    inside = affine == problem.reduce and not (rms and bias is not None)
     wide = x
     if _is_mixed(x, weight, bias) or not (inside or weight is None is bias):
         dtype = _computed_in(x, weight, bias)

@@ -35,8 +35,8 @@ def statistics_dtype(options: int, *tensors: Tensor | None) -> torch.dtype:
     """As src/torch/norm_operators.c has it; the last two tensors are scale and gate."""
     dtypes = {tensor.dtype for tensor in tensors if tensor is not None}
     dtypes |= {call.dtype_in(options), call.sum_dtype_in(options)}  # type: ignore[arg-type]
-    around = not options & call.RMS and any(tensor is not None for tensor in tensors[-2:])
-    exact = call.activation_in(options) or around or torch.float64 in dtypes
+    stages = not options & call.RMS and any(tensor is not None for tensor in tensors[-2:])
+    exact = call.activation_in(options) or stages or torch.float64 in dtypes
     return torch.float64 if exact else torch.float32
 
 

@@ -9,7 +9,7 @@ import torch
 from planish.library.seen import is_hooked, needs_graph
 from planish.operators import call, composite, kept, layer_norm, ops, placed, short, stage_calls
 from planish.operators.arguments import rms_eps as rms_eps
-from planish.operators.call import Call, Tensors
+from planish.operators.call import Norm, Tensors
 from planish.operators.stage_calls import is_distributed
 from planish.operators.ways import Way, way_of
 from torch import Tensor
@@ -52,29 +52,12 @@ def known(key: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Te
     return None if both is None else both[0]
 
 
-class _Problem(NamedTuple):
-    """What a norm alone is besides its tensors."""
-
-    reduce: tuple[int, ...]
-    affine: tuple[int, ...]
-    split: int
-    eps: float
-    rms: bool
-    dense: bool
-    activation: int
-
-    def call(self) -> Call:
-        """What norm_forward is called with to save for a derivative."""
-        options = call.pack_options(rms=self.rms, dense=self.dense, activation=self.activation)
-        return Call(call.pack_axes(self.reduce, self.affine), options, self.split, self.eps)
-
-
 def _run(
     way: Way,
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    problem: _Problem,
+    problem: Norm,
     key: Any = None,
 ) -> Tensor:
     """By way of eager autograd, or of what traces."""
@@ -103,26 +86,17 @@ def norm(
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    reduce: list[int],
-    affine: list[int],
-    eps: float,
-    rms: bool,
-    keep: bool = False,
-    activation: str | None = None,
+    problem: Norm,
     *,
     key: Any = None,
 ) -> Tensor:
-    """The general operator, by this way; axes are sorted and not negative. ``keep``: the result is
-    laid out as torch.empty_like(x), else dense. ``key``: what the call is kept under."""
+    """The general operator, by this way. ``key``: what the call is kept under."""
     if way is Way.TORCH:
-        y = composite.norm(x, weight, bias, reduce, affine, eps, rms)
-        return composite.activate(y, activation)
+        return composite.activate(composite.norm(x, weight, bias, problem), problem.activation)
     if way is Way.OPERATOR and is_distributed(x):
-        split = placed.norm(x, weight, bias, reduce, affine, eps, rms)
+        split = placed.norm(x, weight, bias, problem)
         if split is not None:
-            return composite.activate(split, activation)
-    code = call.ACTIVATIONS[activation]
-    problem = _Problem(tuple(reduce), tuple(affine), 0, eps, rms, not keep, code)
+            return composite.activate(split, problem.activation)
     return _run(way, x, weight, bias, problem, key)
 
 
@@ -141,12 +115,12 @@ def group_norm(
     call is kept under."""
     if way is Way.TORCH:
         return composite.activate(composite.group_norm(x, groups, weight, bias, eps), activation)
-    code = call.ACTIVATIONS[activation]
-    problem = _Problem(tuple(range(2, x.dim() + 1)), (1, 2), groups, eps, False, False, code)
+    axes = tuple(range(2, x.dim() + 1))
+    problem = Norm(axes, (1, 2), eps, False, True, activation, groups)
     if way is Way.OPERATOR and is_distributed(x):  # groups are an axis that may be sharded
         w, b = (None if t is None else t.view(groups, -1) for t in (weight, bias))
         seen, problem = split_channels(x, groups), problem._replace(split=0)
-        split = placed.norm(seen, w, b, list(problem.reduce), [1, 2], eps, False)
+        split = placed.norm(seen, w, b, problem)
         if split is not None:
             return composite.activate(split.flatten(1, 2), activation)
         return _run(way, seen, w, b, problem).flatten(1, 2)

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from planish.operators import stage_calls
-from planish.operators.arguments import DTYPES, rounds_xhat
-from planish.operators.call import ACTIVATIONS, Tensors
+from planish.operators.arguments import DTYPES, HALF, rounds_xhat
+from planish.operators.call import ACTIVATIONS, Norm, Tensors
 from planish.operators.ways import Way
 from torch import Tensor
 
-__all__ = ["Options", "check_out_dtype", "fused_group_norm", "fused_norm"]
+__all__ = ["Options", "check_out_dtype", "group_norm_with", "norm_with"]
 
 
 class Options:
@@ -46,7 +46,7 @@ class Options:
             return True
         same = all(t is None or t.dtype == self.x_dtype for t in (weight, bias))
         alone = not (self.weight_offset or self.out_dtype or (self.activation and bias is not None))
-        return alone and same and self.x_dtype in (torch.float16, torch.bfloat16)
+        return alone and same and self.x_dtype in HALF
 
 
 def check_out_dtype(function: str, out_dtype: torch.dtype | None) -> None:
@@ -60,38 +60,34 @@ def check_out_dtype(function: str, out_dtype: torch.dtype | None) -> None:
         raise NotImplementedError(f"{function}: not implemented for out_dtype of {out_dtype}")
 
 
-def fused_norm(
+def norm_with(
     way: Way,
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    reduce: list[int],
-    affine: list[int],
-    eps: float,
-    rms: bool,
+    norm: Norm,
     options: Options,
     *,
-    split: int = 0,
     key: Any = None,
 ) -> Tensor | None:
-    """The norm with these options, laid out as x; None where the kernels cannot take it. ``split``:
-    how x is seen (call.py); ``key``: what the call is kept under (stage_calls.py)."""
+    """The norm with these options, laid out as x; None where the kernels cannot take it. ``key``:
+    what the call is kept under."""
     if not options.are_kernels(weight, bias):
         return None
     if weight is not None and bias is not None and weight.shape != bias.shape:
-        sizes = [x.shape[axis] for axis in affine]
+        sizes = [x.shape[axis] for axis in norm.affine]
         weight, bias = weight.reshape(sizes), bias.reshape(sizes)
         key = None
     results = stage_calls.norm(
         way,
         Tensors(x, weight=weight, bias=bias),
-        reduce,
-        eps,
-        rms,
-        affine=affine,
-        split=split,
+        list(norm.reduce),
+        norm.eps,
+        norm.rms,
+        affine=list(norm.affine),
+        split=norm.split,
         weight_offset=options.weight_offset,
-        activation=ACTIVATIONS[options.activation],
+        activation=ACTIVATIONS[norm.activation],
         round_xhat=options.rounds,
         y_dtype=options.out_dtype or x.dtype,
         key=key,
@@ -99,7 +95,7 @@ def fused_norm(
     return None if results is None else results[0]
 
 
-def fused_group_norm(
+def group_norm_with(
     way: Way,
     x: Tensor,
     groups: int,
@@ -109,5 +105,6 @@ def fused_group_norm(
     options: Options,
 ) -> Tensor | None:
     """Likewise of x (N, C, ...) in groups of channels."""
-    axes = list(range(2, x.dim() + 1))
-    return fused_norm(way, x, weight, bias, axes, [1, 2], eps, False, options, split=groups)
+    axes = tuple(range(2, x.dim() + 1))
+    norm = Norm(axes, (1, 2), eps, False, True, options.activation, groups)
+    return norm_with(way, x, weight, bias, norm, options)

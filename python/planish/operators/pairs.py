@@ -1,5 +1,5 @@
 """Two norms over the last axis by one call, such as those of queries and keys: planish::norm_pair
-(ops.py). What a caller may get wrong, fused.py checks."""
+(ops.py). What a caller may get wrong, heads.py checks."""
 
 from __future__ import annotations
 

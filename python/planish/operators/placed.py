@@ -4,6 +4,7 @@ is gathered. Everything else has rules for DTensor itself (sharding.py)."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from planish.operators import call, parts
@@ -16,7 +17,7 @@ def _distributed() -> Any:
     return sys.modules.get("torch.distributed.tensor")
 
 
-def split_axis_of(x: Tensor, reduce: list[int]) -> int | None:
+def split_axis_of(x: Tensor, reduce: Sequence[int]) -> int | None:
     """The axis of x's mesh that shards one of these axes of x; None where none does, or several do,
     or x is a sum that is still to be made."""
     tensor = _distributed()
@@ -31,7 +32,7 @@ def split_axis_of(x: Tensor, reduce: list[int]) -> int | None:
     return found[0] if len(found) == 1 and not partial else None
 
 
-def _local(x: Any, parameter: Any, affine: list[int]) -> Tensor | None:
+def _local(x: Any, parameter: Any, affine: Sequence[int]) -> Tensor | None:
     """This rank's part of a parameter, sharded as x is along the axes that it has; its gradient is
     a sum over the ranks that have other rows, or other elements that share it."""
     tensor = _distributed()
@@ -53,17 +54,11 @@ def _local(x: Any, parameter: Any, affine: list[int]) -> Tensor | None:
 
 
 def norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    reduce: list[int],
-    affine: list[int],
-    eps: float,
-    rms: bool,
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, problem: call.Norm
 ) -> Tensor | None:
-    """The norm of a DTensor with one normalised axis sharded along one axis of its mesh; None for
-    any other, and for parameters that are no DTensors of x's mesh."""
-    at = split_axis_of(x, reduce)
+    """The norm of a DTensor with one normalised axis sharded along one axis of its mesh, without
+    its activation; None for any other, and for parameters that are no DTensors of x's mesh."""
+    at = split_axis_of(x, problem.reduce)
     if at is None:
         return None
     tensor = _distributed()
@@ -74,10 +69,11 @@ def norm(
             continue
         if not isinstance(parameter, tensor.DTensor) or parameter.device_mesh != mesh:
             return None
-        if parameter.dim() != len(affine):
+        if parameter.dim() != len(problem.affine):
             return None
-    part = parts.Norm(call.pack_axes(reduce, affine), call.pack_options(rms=rms), eps)
-    local = [_local(given, parameter, affine) for parameter in (weight, bias)]
+    axes = call.pack_axes(problem.reduce, problem.affine)
+    part = parts.Norm(axes, call.pack_options(rms=problem.rms), problem.eps)
+    local = [_local(given, parameter, problem.affine) for parameter in (weight, bias)]
     y = parts.norms((part,), mesh.get_group(at), given.to_local(), *local)[0]
     return tensor.DTensor.from_local(  # type: ignore[no-any-return]
         y, mesh, given.placements, run_check=False, shape=x.shape, stride=x.stride()

@@ -1,4 +1,4 @@
-"""The norm with its stages in one call of planish's operators, for the functions of fused.py,
+"""The norm with its stages in one call of planish's operators, for the functions of stage_norms.py,
 gated.py and functional.py, which have checked their arguments.
 
 A call that is known from before (kept.py) goes the short way.

@@ -10,7 +10,7 @@ that a class does nothing else), swapped.py changes a module's class, fusion.py 
 into norms; layers.py has what all classes that stand in for others share, and takes them out again;
 whole.py undoes what a call did that raises.
 rewritten.py gives blocks forwards that call norms together with what stands around them: reading.py
-finds the places in the source, norm_stages.py and post_norms.py compute them, places.py proves it,
+finds the places in the source, stages.py and post_norms.py compute them, places.py proves it,
 rewriting.py makes the function.
 """
 

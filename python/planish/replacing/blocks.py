@@ -17,7 +17,7 @@ from planish.library import counts
 from planish.modules import channel_modules
 from planish.replacing import families, probe
 from planish.replacing.layers import Layer, assign, body_of
-from planish.replacing.norm_stages import watched
+from planish.replacing.stages import watched
 from torch import Tensor, nn
 
 __all__ = ["count", "put"]
@@ -93,7 +93,7 @@ class _Fused(Layer):
 
 
 @functools.cache
-def _fused_class(original: Any) -> type[nn.Module]:
+def _class_with_stages(original: Any) -> type[nn.Module]:
     def forward(self: Any, input_tensor: Tensor, temb: Any = None, *args: Any, **kw: Any) -> Any:
         """As the original's."""
         if args or kw:
@@ -174,7 +174,7 @@ def put(module: Any) -> None:
         and any(type(module._modules.get(f"norm{i}")) is channel_modules.GroupNorm for i in (1, 2))
         and _is_proven(cls, module)
     ):
-        assign(module, _fused_class(cls))
+        assign(module, _class_with_stages(cls))
 
 
 def count(module: Any) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from planish.operators.arguments import HALF
 from planish.replacing import inputs, state
 from planish.replacing.forms import Form
 from planish.replacing.state import Changes
@@ -20,7 +21,6 @@ from torch import Tensor, nn
 
 __all__ = ["Changes", "at_edges", "first_calls", "is_norm_like", "tried"]
 
-HALF = (torch.bfloat16, torch.float16)
 #: Far less than a clamp changes, and more than roundings do, in ULP of a row's largest magnitude.
 _HALF_ULP, _WIDE_ULP = 16.0, 64.0
 _TRAINING = "in training its result is another"

@@ -19,7 +19,7 @@ from planish.functions import gated as _gated_functions
 from planish.functions import groups as _groups
 from planish.library.seen import is_plain
 from planish.operators import norms, ops
-from planish.operators.arguments import DTYPES
+from planish.operators.arguments import DTYPES, HALF
 from planish.operators.norms import split_channels
 from planish.operators.ways import way_of
 from torch import Tensor, nn
@@ -29,7 +29,6 @@ __all__ = ["Form", "Run", "eps_of", "parameter_of", "runner", "size_of"]
 #: (module, x, gate) -> y.
 Run = Callable[[Any, Tensor, "Tensor | None"], Tensor]
 
-_HALF = (torch.float16, torch.bfloat16)
 
 #: Activations of a gate, by the names that modules give them.
 _GATES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -126,7 +125,7 @@ def _wide(x: Tensor, *parameters: Tensor | None) -> Tensor:
 
 
 def _wide_half(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in _HALF else x
+    return x.float() if x.dtype in HALF else x
 
 
 def parameter_of(module: Any, name: str | None) -> Tensor | None:
@@ -182,7 +181,7 @@ def _ordered(form: Form) -> Run:
         if order == "wide":
             x = _wide(x, weight, bias)
         elif order == "weight" and weight is not None:
-            if weight.dtype not in _HALF:
+            if weight.dtype not in HALF:
                 x = _wide(x, weight)
             elif x.dtype == weight.dtype:
                 return norm(x, weight, bias, eps, "xhat")

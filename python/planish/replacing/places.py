@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from planish.library import counts
-from planish.replacing import norm_stages, post_norms, probe, settings, swapped
+from planish.replacing import post_norms, probe, settings, stages, swapped
 from planish.replacing.forms import Form, parameter_of, size_of
 from planish.replacing.reading import Place
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 __all__ = ["Proven", "helper_of", "prove"]
 
 #: For the class of a norm on planish, its form, and the dtypes of s and the weight.
-Proven = tuple[type[nn.Module], Form, norm_stages.Pairs]
+Proven = tuple[type[nn.Module], Form, stages.Pairs]
 
 _found: dict[Any, Any] = {}
 _lock = threading.RLock()
@@ -34,7 +34,7 @@ _lock = threading.RLock()
 
 def _pairs(norm: Any) -> list[probe.Pair]:
     """Dtypes to try: each with parameters of its own or of f32."""
-    form: Any = norm_stages.norm_form(norm)
+    form: Any = stages.norm_form(norm)
     has = parameter_of(norm, form.weight) is not None or parameter_of(norm, form.bias) is not None
     found: list[probe.Pair] = []
     for dtype in probe.DTYPES:
@@ -51,11 +51,11 @@ class _Prober:
 
     def __init__(self, place: Place, norms: Sequence[Any], chain: Sequence[Any]) -> None:
         self.place, self.norms, self.chain = place, norms, chain
-        form = norm_stages.norm_form(norms[0])
+        form = stages.norm_form(norms[0])
         assert form is not None
         self.form = form
         self.size: int = size_of(self.form, norms[0]) or probe.DEFAULT_SIZE
-        self.classes = tuple((type(one), norm_stages.chain_kind(one)) for one in chain)
+        self.classes = tuple((type(one), stages.chain_kind(one)) for one in chain)
 
     def _tensors(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """What goes in, of several scales and with means."""
@@ -76,20 +76,18 @@ class _Prober:
                 found[name] = (found[name] + 0.25) * scales
         return {name: tensor.to(dtype) for name, tensor in found.items()}
 
-    def _run(
-        self, ours: bool, pairs: norm_stages.Pairs, norms: list[Any], chain: Any, t: Any
-    ) -> Any:
+    def _run(self, ours: bool, pairs: stages.Pairs, norms: list[Any], chain: Any, t: Any) -> Any:
         cls = type(self.norms[0])
         run: Any
         if self.place.kind == "queries and keys":
-            run = norm_stages.queries_and_keys_apart
+            run = stages.queries_and_keys_apart
             if ours:
-                run = norm_stages.queries_and_keys(cls, self.form, pairs)
+                run = stages.queries_and_keys(cls, self.form, pairs)
             return run(*norms, t["x"], t["other"])
         if self.place.kind == "modulated":
-            run = norm_stages.modulated_apart
+            run = stages.modulated_apart
             if ours:
-                run = norm_stages.modulated(cls, self.form, pairs)
+                run = stages.modulated(cls, self.form, pairs)
             given = t.get("other"), t.get("gate")
             return run(*norms, t["x"], t["scale"], t.get("shift"), *given)
         if self.place.kind == "added":
@@ -97,9 +95,9 @@ class _Prober:
             if ours:
                 run = post_norms.norm_added(cls, self.form, pairs, self.classes)
             return run(*norms, t["x"], t["other"], chain)
-        run = norm_stages.sum_norm_apart
+        run = stages.sum_norm_apart
         if ours:
-            run = norm_stages.sum_norm(cls, self.form, pairs, self.classes)
+            run = stages.sum_norm(cls, self.form, pairs, self.classes)
         return run(*norms, t["other"], t["x"], chain)
 
     def one(
@@ -117,8 +115,8 @@ class _Prober:
         for module in self.chain:
             new = probe._copy(type(module), module, self.size, dtype).to(wide)
             new.train(training)
-            if norm_stages.rate_name(new):
-                setattr(new, norm_stages.rate_name(new), 0.5)
+            if stages.rate_name(new):
+                setattr(new, stages.rate_name(new), 0.5)
             if hasattr(new, "inplace"):
                 new.inplace = False  # type: ignore[assignment]
             chain.append(new)
@@ -180,9 +178,7 @@ class _Prober:
         return probe._ulp(*pair, -1, dtype or other.dtype)
 
 
-def _prove(
-    place: Place, norms: Sequence[Any], chain: Sequence[Any]
-) -> tuple[norm_stages.Pairs, str]:
+def _prove(place: Place, norms: Sequence[Any], chain: Sequence[Any]) -> tuple[stages.Pairs, str]:
     prober = _Prober(place, norms, chain)
     drops = any(kind == "drop" for _, kind in prober.classes)
     found: set[probe.Pair] = set()
@@ -209,30 +205,26 @@ def _key(place: Place, norms: Sequence[Any], chain: Sequence[Any]) -> Any:
     )
 
 
-def prove(
-    place: Place, norms: Sequence[Any], chain: Sequence[Any]
-) -> tuple[norm_stages.Pairs, str]:
+def prove(place: Place, norms: Sequence[Any], chain: Sequence[Any]) -> tuple[stages.Pairs, str]:
     """The dtypes in which this place gives the same, and why not in others."""
     key = _key(place, norms, chain)
     with _lock:
         if key not in _found:
             with counts.uncounted(), probe.apart(), torch.device("cpu"):
                 _found[key] = _prove(place, norms, chain)
-        result: tuple[norm_stages.Pairs, str] = _found[key]
+        result: tuple[stages.Pairs, str] = _found[key]
         return result
 
 
-def helper_of(
-    place: Place, norms: Sequence[Any], chain: Sequence[Any], pairs: norm_stages.Pairs
-) -> Any:
+def helper_of(place: Place, norms: Sequence[Any], chain: Sequence[Any], pairs: stages.Pairs) -> Any:
     """What to call at the place, and a key of it: equal keys, equal helpers."""
-    cls, form = type(norms[0]), norm_stages.norm_form(norms[0])
+    cls, form = type(norms[0]), stages.norm_form(norms[0])
     assert form is not None
     if place.kind == "queries and keys":
-        return norm_stages.queries_and_keys(cls, form, pairs), (place.kind, cls, form, pairs)
+        return stages.queries_and_keys(cls, form, pairs), (place.kind, cls, form, pairs)
     if place.kind == "modulated":
-        return norm_stages.modulated(cls, form, pairs), (place.kind, cls, form, pairs)
-    classes = tuple((type(one), norm_stages.chain_kind(one)) for one in chain)
+        return stages.modulated(cls, form, pairs), (place.kind, cls, form, pairs)
+    classes = tuple((type(one), stages.chain_kind(one)) for one in chain)
     if place.kind == "added":
         return post_norms.norm_added(cls, form, pairs, classes), (
             place.kind,
@@ -241,4 +233,4 @@ def helper_of(
             pairs,
             classes,
         )
-    return norm_stages.sum_norm(cls, form, pairs, classes), (place.kind, cls, form, pairs, classes)
+    return stages.sum_norm(cls, form, pairs, classes), (place.kind, cls, form, pairs, classes)

@@ -1,15 +1,15 @@
 """What runs at the places that added.py finds: a norm and the residual that its result is added to,
-as one function where nobody can tell, and else as the block's own source has it; as norm_stages.py
-has it, which this is a part of."""
+as one function where nobody can tell, and else as the block's own source has it; as stages.py has
+it, which this is a part of."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from planish.functions import fused
+from planish.functions import stage_norms
 from planish.library.seen import is_plain
-from planish.replacing import forms, norm_stages
+from planish.replacing import forms, stages
 from planish.replacing.forms import Form, parameter_of
 from torch import Tensor, nn
 
@@ -26,17 +26,15 @@ def norm_added_apart(norm: Any, x: Any, residual: Any, chain: tuple[Any, ...] = 
 
 def _does_nothing(module: Any, cls: type[nn.Module], kind: str) -> bool:
     """Now, to what goes in."""
-    if type(module) is not cls or norm_stages.watched(module):
+    if type(module) is not cls or stages.watched(module):
         return False
-    return kind == "none" or not (
-        module.training and getattr(module, norm_stages.rate_name(module))
-    )
+    return kind == "none" or not (module.training and getattr(module, stages.rate_name(module)))
 
 
 def norm_added(
     cls: type[nn.Module],
     form: Form,
-    pairs: norm_stages.Pairs,
+    pairs: stages.Pairs,
     classes: tuple[tuple[type[nn.Module], str], ...] = (),
 ) -> Callable[..., Any]:
     """residual + chain(norm(x)): a shift of the norm's result, where the chain does nothing."""
@@ -44,19 +42,19 @@ def norm_added(
     known: set[Any] = set()  # calls that fitted
 
     def run(norm: Any, x: Tensor, residual: Tensor) -> Any:
-        function = fused.modulated_rms_norm if rms else fused.modulated_layer_norm
+        function = stage_norms.modulated_rms_norm if rms else stage_norms.modulated_layer_norm
         weight, bias = forms._weight(form, norm), parameter_of(norm, form.bias)
-        eps, offset = norm_stages._eps(form, norm, x), norm_stages._offset(form)
+        eps, offset = stages._eps(form, norm, x), stages._offset(form)
         return function(x, None, residual, weight, bias, eps, weight_offset=offset)
 
     def helper(norm: Any, x: Any, residual: Any, chain: tuple[Any, ...] = ()) -> Any:
-        if (  # as in norm_stages.sum_norm
+        if (  # as in stages.sum_norm
             not chain
             and type(norm) is cls
             and is_plain(x, residual)
-            and not norm_stages.watched(norm)
+            and not stages.watched(norm)
             and x.shape == residual.shape
-            and norm_stages._key(form, norm, x, residual) in known
+            and stages._key(form, norm, x, residual) in known
         ):
             return run(norm, x, residual)
         if (
@@ -65,13 +63,13 @@ def norm_added(
             and residual.shape == x.shape
             and residual.dtype == x.dtype
             and all(_does_nothing(m, *was) for m, was in zip(chain, classes, strict=True))
-            and norm_stages._fits(cls, pairs, norm, x.dtype, form, x, residual)
+            and stages._fits(cls, pairs, norm, x.dtype, form, x, residual)
         ):
             weight, bias = forms._weight(form, norm), parameter_of(norm, form.bias)
-            rounding = norm_stages._rounding(form, x.dtype, weight, bias)
+            rounding = stages._rounding(form, x.dtype, weight, bias)
             if rounding is not None and rounding[1] == x.dtype:
-                if not chain and is_plain(x, residual) and len(known) < norm_stages._ROOM:
-                    known.add(norm_stages._key(form, norm, x, residual))
+                if not chain and is_plain(x, residual) and len(known) < stages._ROOM:
+                    known.add(stages._key(form, norm, x, residual))
                 return run(norm, x, residual)
         return norm_added_apart(norm, x, residual, chain)
 

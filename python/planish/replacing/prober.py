@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from planish.operators.arguments import HALF
 from planish.replacing import edges
 from planish.replacing.edges import Changes
 from planish.replacing.forms import Form, runner, size_of
@@ -20,7 +21,7 @@ __all__ += ["NEIGHBOUR_ULP", "Differs", "Pair", "Prober", "Refuses", "ulp"]
 Pair = tuple[torch.dtype, "torch.dtype | None"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-HALF = edges.HALF
+
 #: docs/guide/reproducibility.md: f32 and gradients, in ULP of the largest magnitude in the row.
 BOUND_ULP = 4.0
 #: 16-bit results are the same or neighbours, and these in at most so many elements.

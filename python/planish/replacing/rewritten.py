@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from planish.replacing import families, norm_stages, places, swapped
+from planish.replacing import families, places, stages, swapped
 from planish.replacing.forms import size_of
 from planish.replacing.layers import Layer, assign, body_of, bound_forward, original_of
 from planish.replacing.reading import Place, Reader
@@ -40,7 +40,7 @@ def holders(model: nn.Module) -> Iterator[tuple[Any, Any]]:
     """Blocks with norms of their own, and processors of attention: with the module that has the
     norms."""
     for module in model.modules():
-        if any(norm_stages.norm_form(child) is not None for child in module.children()):
+        if any(stages.norm_form(child) is not None for child in module.children()):
             yield module, module
             processor = module.__dict__.get("processor")
             if processor is not None and not isinstance(processor, nn.Module):
@@ -85,7 +85,7 @@ class _Decision:
         chain = [self._child(name) for name in place.chain]
         if any(one is None for one in chain):
             return None
-        kinds = [norm_stages.chain_kind(one) for one in chain]
+        kinds = [stages.chain_kind(one) for one in chain]
         if place.kind == "added":
             if not all(kind in ("none", "drop") for kind in kinds):
                 return None
@@ -104,7 +104,7 @@ class _Decision:
         return name
 
     def _proven(self, place: Place, norms: list[Any], chain: list[Any]) -> Any:
-        forms = [norm_stages.norm_form(norm) for norm in norms]
+        forms = [stages.norm_form(norm) for norm in norms]
         if any(form is None for form in forms):
             if not any(self._is_norm(norm) for norm in norms):
                 return ""
@@ -208,7 +208,7 @@ def _decide(holder: Any, module: Any) -> tuple[type | None, list[Left]]:
         left += [
             (name, "nothing right around it in this forward")
             for name, child in module._modules.items()
-            if child is not None and norm_stages.norm_form(child) is not None and name not in fused
+            if child is not None and stages.norm_form(child) is not None and name not in fused
         ]
     return (_class(decision) if decision.places else None), left
 

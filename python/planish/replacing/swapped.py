@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from planish.functions import functional
+from planish.operators.arguments import DEVICES
 from planish.operators.ways import Way, way_of
 from planish.replacing import families, layers
 from planish.replacing.forms import NotExact, parameter_of, runner
@@ -50,7 +50,7 @@ def _runs(proof: Proof, module: Any, x: Any) -> bool:
     if (x.dtype, None if first is None else first.dtype) not in proof.pairs:
         return False
     return (
-        x.device.type in functional.DEVICES
+        x.device.type in DEVICES
         and (x.numel() > 0 or not x.is_cuda)
         and all(
             p is None or (p.device == x.device and p.dtype == first.dtype)  # type: ignore[union-attr]

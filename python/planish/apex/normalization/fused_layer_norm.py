@@ -34,7 +34,7 @@ from planish.apex._functions import (
     FusedRMSNormFunction,
 )
 from planish.functions import functional as planish_functions
-from planish.operators.arguments import check_optional, check_tensor
+from planish.operators.arguments import HALF, check_optional, check_tensor
 from torch import Tensor
 
 __all__ = [
@@ -87,7 +87,7 @@ def manual_rms_norm(
     scaled = planish_functions.rms_norm(wide, dims, eps=eps)
     if weight is None:
         return scaled
-    if weight.dtype in (torch.float16, torch.bfloat16):
+    if weight.dtype in HALF:
         scaled = scaled.to(weight.dtype)
     return weight * scaled
 

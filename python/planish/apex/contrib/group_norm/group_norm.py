@@ -17,7 +17,7 @@ from torch.nn import Parameter, init
 import planish
 import torch
 from planish.apex import _autocast_utils, _custom_ops
-from planish.operators.arguments import check_tensor
+from planish.operators.arguments import HALF, check_tensor
 from torch import Tensor
 
 __all__ = [
@@ -28,8 +28,6 @@ __all__ = [
     "get_cc_and_sm_count",
     "torch_group_norm",
 ]
-
-_HALVES = torch.float16, torch.bfloat16
 
 
 def __getattr__(name: str) -> Any:
@@ -109,7 +107,7 @@ class GroupNorm(torch.nn.Module):
     SUPPORTED_GROUPS: ClassVar[frozenset[int]] = frozenset({16, 32})
     #: dtype of x, dtype of the parameters
     SUPPORTED_DTYPES: ClassVar[frozenset[tuple[torch.dtype, torch.dtype]]] = frozenset(
-        (x, w) for x in (torch.float32, *_HALVES) for w in (torch.float32, *_HALVES)
+        (x, w) for x in (torch.float32, *HALF) for w in (torch.float32, *HALF)
     )
     #: height * width, channels
     GN_V2_SUPPORTED_CHANNELS: ClassVar[frozenset[tuple[int, int]]] = frozenset(
@@ -123,7 +121,7 @@ class GroupNorm(torch.nn.Module):
         for channels in counts
     )
     GN_V2_SUPPORTED_DTYPES: ClassVar[frozenset[tuple[torch.dtype, torch.dtype]]] = frozenset(
-        (half, half) for half in _HALVES
+        (half, half) for half in HALF
     )
     #: groups, SiLU or not
     GN_V2_SUPPORTED_GROUPS_SWISH: ClassVar[frozenset[tuple[int, bool]]] = frozenset(

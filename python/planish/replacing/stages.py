@@ -14,10 +14,11 @@ from typing import Any
 from torch.nn.modules import module as torch_module
 
 import torch
-from planish.functions import functional, fused, heads
+from planish.functions import heads, stage_norms
 from planish.library.seen import is_plain
 from planish.modules import norm_modules
 from planish.operators import norms
+from planish.operators.arguments import DEVICES, HALF
 from planish.operators.ways import Way, way_of
 from planish.replacing import forms, swapped
 from planish.replacing.forms import Form, parameter_of
@@ -37,8 +38,6 @@ __all__ = [
 ]
 
 Pairs = frozenset[tuple[torch.dtype, "torch.dtype | None"]]
-
-_HALF = (torch.float16, torch.bfloat16)
 
 
 def watched(module: nn.Module) -> bool:
@@ -91,11 +90,11 @@ def _rounding(
         if parameter is not None:
             wide = torch.promote_types(wide, parameter.dtype)
     if form.order == "xhat":
-        return weight is not None and (dtype in _HALF or wide != dtype), dtype
+        return weight is not None and (dtype in HALF or wide != dtype), dtype
     if form.order == "wide":
         return False, wide
     if form.order == "weight" and weight is not None:
-        if weight.dtype not in _HALF:
+        if weight.dtype not in HALF:
             return False, wide
         return (True, dtype) if weight.dtype == dtype else None
     return False, dtype
@@ -130,7 +129,7 @@ def _fits(
         if p is not None and (p.device != device or p.dtype != first.dtype or p.shape != last):  # type: ignore[union-attr]
             return False
     return (
-        device.type in functional.DEVICES
+        device.type in DEVICES
         and x.numel() > 0
         and last[0] > 0
         and (dtype == torch.float32 or not _casts(device))
@@ -198,14 +197,14 @@ def sum_norm_apart(norm: Any, a: Any, b: Any, chain: tuple[Any, ...] = ()) -> tu
 
 
 def _add_norm(
-    form: Form, norm: Any, x: Tensor, residual: Tensor, given: dict[str, Any], **around: Any
+    form: Form, norm: Any, x: Tensor, residual: Tensor, given: dict[str, Any], **stages: Any
 ) -> tuple[Tensor, Tensor]:
     weight, eps = forms._weight(form, norm), _eps(form, norm, x)
     if form.kind == "rms":
-        y, s = fused.add_rms_norm(x, residual, weight, eps, **given, **around)
+        y, s = stage_norms.add_rms_norm(x, residual, weight, eps, **given, **stages)
     else:
         bias = parameter_of(norm, form.bias)
-        y, s = fused.add_layer_norm(x, residual, weight, bias, eps, **given, **around)
+        y, s = stage_norms.add_layer_norm(x, residual, weight, bias, eps, **given, **stages)
     return s, y
 
 
@@ -299,12 +298,12 @@ def modulated(cls: type[nn.Module], form: Form, pairs: Pairs) -> Callable[..., A
     def helper(
         norm: Any, x: Any, scale: Any, shift: Any, residual: Any = None, gate: Any = None
     ) -> Any:
-        around = [one for one in (scale, shift, gate) if one is not None]
-        others = around if residual is None else [*around, residual]
+        stages = [one for one in (scale, shift, gate) if one is not None]
+        others = stages if residual is None else [*stages, residual]
         if (
             isinstance(x, Tensor)
             and _fits(cls, pairs, norm, x.dtype, form, x, *others)
-            and all(_is_along(one, x) for one in around)
+            and all(_is_along(one, x) for one in stages)
             and (residual is None or (residual.shape == x.shape and residual.dtype == x.dtype))
         ):
             weight, bias = forms._weight(form, norm), parameter_of(norm, form.bias)
@@ -312,7 +311,9 @@ def modulated(cls: type[nn.Module], form: Form, pairs: Pairs) -> Callable[..., A
             if rounding is not None and rounding[1] == x.dtype:
                 eps, offset = _eps(form, norm, x), _offset(form)
                 given = {"residual": residual, "gate": gate, "weight_offset": offset}
-                function = fused.modulated_rms_norm if rms else fused.modulated_layer_norm
+                function = (
+                    stage_norms.modulated_rms_norm if rms else stage_norms.modulated_layer_norm
+                )
                 both = function(x, scale, shift, weight, bias, eps, **given)
                 return both if residual is None else (both[1], both[0])
         return modulated_apart(norm, x, scale, shift, residual, gate)

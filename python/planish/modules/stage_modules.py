@@ -1,5 +1,5 @@
-"""Modules of the functions in fused.py and gated.py: a norm with the sum, the modulation or the
-gate beside it.
+"""Modules of the functions in stage_norms.py and gated.py: a norm with the sum, the modulation or
+the gate beside it.
 
 Their parameters are those of the norm alone, under its names, so that state_dicts of LayerNorm and
 RMSNorm load. ``dim`` is the size of the last axis, or the sizes of the last axes as torch's modules
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from planish.functions import fused, gated, stages
+from planish.functions import gated, stage_norms, stages
 from planish.operators.arguments import check_tensor, sizes_of, whole_of
 from torch import Tensor, nn
 
@@ -153,7 +153,7 @@ class AddLayerNorm(_Norm):
                 weight=weight,
                 bias=bias,
             )
-        results = fused.add_layer_norm(
+        results = stage_norms.add_layer_norm(
             x,
             residual,
             weight,
@@ -221,7 +221,7 @@ class AddRMSNorm(_Norm):
                 column_scale=column_scale,
                 weight=weight,
             )
-        results = fused.add_rms_norm(
+        results = stage_norms.add_rms_norm(
             x,
             residual,
             weight,
@@ -288,7 +288,7 @@ class ModulatedLayerNorm(_Norm):
                 weight=weight,
                 bias=bias,
             )
-        result = fused.modulated_layer_norm(
+        result = stage_norms.modulated_layer_norm(
             x, scale, shift, weight, bias, self.eps, residual=residual, gate=gate
         )
         return self._as_given(result) if several else result

@@ -4,7 +4,7 @@ behind it.
 Every function here is one call of planish's kernels, in both directions (stage_calls.py); where
 these cannot take it, or a transform of torch's wants torch's own operators, a composition of
 planish's norm and these. Gates are in gated.py, queries and keys in
-heads.py, quantised results in quantized.py, the modules in fused_modules.py.
+heads.py, quantised results in quantized.py, the modules in stage_modules.py.
 """
 
 from __future__ import annotations
