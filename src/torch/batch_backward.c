@@ -6,6 +6,8 @@
  * dy; dweight and dbias in the dtype of the parameters, undefined where they are not asked for. A
  * forward of planish's has a backward of planish's also after disable(): its reserve tells.
  */
+#include <string.h>
+
 #include "batch_faster.h"
 #include "batch_views.h"
 #include "kernels.h"
@@ -34,7 +36,40 @@ static reason examine_gradient(const batch *b, const DLTensor *dy) {
     return same_shape(&b->x, dy) ? SUPPORTED : WRONG_SHAPE;
 }
 
-static reason backward_on_planish(batch *b, const DLTensor *dy, const batch_gradient_arguments *a,
+/* A copy of x or dy as torch lays out x's results, where it does not lie so: with the strides that
+ * its view then has. */
+typedef struct laid_copy {
+    new_tensor tensor;
+    int64_t strides[PLANISH_MAX_NDIM];
+} laid_copy;
+
+static void free_copy(laid_copy *c) {
+    free_new_tensor(&c->tensor);
+}
+
+#define LAID_COPY __attribute__((cleanup(free_copy))) laid_copy
+
+static bool lay_out(batch *b, tensor_handle tensor, DLTensor *view, laid_copy *copy) {
+    bool lies = b->channels_last || view_is_contiguous(view);
+    for (int32_t i = 0; b->channels_last && i < view->ndim; i++)
+        lies = lies && (view->shape[i] == 1 || view->strides[i] == b->dense[i]);
+    if (lies)
+        return false;
+    DLTensor made;
+    if (b->channels_last) {
+        memcpy(copy->strides, b->dense, sizeof copy->strides);
+        copy->tensor = new_strided_tensor(view, view->ndim, view->shape, copy->strides,
+                                          view_dtype(view), &made);
+    } else {
+        copy->tensor =
+            new_dense_tensor(view, view->ndim, view->shape, view_dtype(view), copy->strides, &made);
+    }
+    torch_check(torch.copy(handle_of(&copy->tensor), tensor, 0));
+    *view = made;
+    return true;
+}
+
+static reason backward_on_planish(batch *b, DLTensor *dy, const batch_gradient_arguments *a,
                                   returned_tensors *made) {
     int64_t strides[PLANISH_MAX_NDIM];
     channel_view dweight, dbias;
@@ -72,8 +107,15 @@ static reason backward_on_planish(batch *b, const DLTensor *dy, const batch_grad
         .dbias = dbias_out.impl ? &dbias.view : NULL,
     };
     if (dx_out.impl || dweight_out.impl || dbias_out.impl) {
-        const planish_status status =
-            run_norm_if_faster(&op, PLANISH_BACKWARD, &tensors, (message){0});
+        LAID_COPY x_copy = {.tensor = {NULL}};
+        LAID_COPY dy_copy = {.tensor = {NULL}};
+        planish_status status = run_norm_if_faster(&op, PLANISH_BACKWARD, &tensors, (message){0});
+        if (status == PLANISH_ERROR_NO_FAST_KERNEL) {
+            const bool x_is_copied = lay_out(b, a->input, &b->x, &x_copy);
+            const bool dy_is_copied = lay_out(b, a->dy, dy, &dy_copy);
+            if (x_is_copied || dy_is_copied)
+                status = run_norm_if_faster(&op, PLANISH_BACKWARD, &tensors, (message){0});
+        }
         if (status != PLANISH_OK)
             return refusal(status);
     }

@@ -323,7 +323,7 @@ HARD = {
     "tiny": (0.0, 1e-30, 4 * 63),
     "huge": (3.0, 1e20, 4 * 63),
     "constant": (3.0, 0.0, 4 * 63),
-    "many": (100.0, 1.0, 4 * 2500),
+    "many": (100.0, 1.0, 4 * 50000),
 }
 
 
@@ -353,7 +353,7 @@ def test_hard_values_are_inexact(case: str, last: bool) -> None:
 
 
 def test_threads_change_bits() -> None:
-    x = torch.randn(8, 12, 18, 18)
+    x = torch.randn(16, 12, 20, 20)
     for tensor in (x, x.contiguous(memory_format=LAST)):
         found = []
         for threads in (1, 2, 3):

@@ -168,7 +168,7 @@ def test_a_model_in_shards_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_what_was_done_goes_unsaid(caplog: pytest.LogCaptureFixture) -> None:
-    model = nn.Sequential(LlamaNorm(16), nn.BatchNorm1d(16), nn.LayerNorm(16))
+    model = nn.Sequential(LlamaNorm(16), nn.SyncBatchNorm(16), nn.LayerNorm(16))
     before = planish.replaced(model)
     assert (before.modules_taken, before.modules_left) == (0, 3)
     with caplog.at_level(logging.INFO, "planish"):
@@ -177,7 +177,7 @@ def test_what_was_done_goes_unsaid(caplog: pytest.LogCaptureFixture) -> None:
     for words in (
         "2 norms on planish, 1 left",
         "LlamaNorm: RMS norm",
-        "BatchNorm1d: statistics over",
+        "SyncBatchNorm: statistics over",
     ):
         assert words in text
     assert str(planish.replaced(model)) in text

@@ -121,7 +121,10 @@ class _BatchNorm:
                     return 1.0 / float(batches)
         return 0.0 if momentum is None else momentum
 
-    def _forward(self, input: Tensor, addend: Tensor | None) -> Tensor:
+    def _forward(
+        self, input: Tensor, addend: Tensor | None, activation: str | None = None
+    ) -> Tensor:
+        """``activation``: one that stands in for the module's own, which is None."""
         module: Any = self
         weight, bias = held_parameter(module, "weight"), held_parameter(module, "bias")
         way = way_of(input, weight, bias, addend)
@@ -138,7 +141,8 @@ class _BatchNorm:
             mean, var, momentum = None, None, 0.0
         else:
             momentum = self._count()
-        return self._run(input, mean, var, weight, bias, by_batch, momentum, addend)
+        activation = activation or self.activation
+        return self._run(input, mean, var, weight, bias, by_batch, momentum, addend, activation)
 
     def _run(
         self,
@@ -150,9 +154,9 @@ class _BatchNorm:
         by_batch: bool,
         momentum: float,
         addend: Tensor | None,
+        activation: str | None,
     ) -> Tensor:
         eps: float = self.eps  # type: ignore[attr-defined]
-        activation = self.activation
         if activation is None and addend is None and runs_torchs("batch_norm", input, weight, bias):
             return F.batch_norm(input, mean, var, weight, bias, by_batch, momentum, eps)
         return batch_norm(
@@ -285,14 +289,17 @@ class SyncBatchNorm(_BatchNorm, _TorchBatchNorm):
         by_batch: bool,
         momentum: float,
         addend: Tensor | None,
+        activation: str | None,
     ) -> Tensor:
         if input.shape[1] == 0:
             raise ValueError("SyncBatchNorm number of input channels should be non-zero")
         group = sync_batch.group_of(self.process_group) if by_batch and self.training else None
         if group is None:
-            return super()._run(input, mean, var, weight, bias, by_batch, momentum, addend)
+            return super()._run(
+                input, mean, var, weight, bias, by_batch, momentum, addend, activation
+            )
         y: Tensor = sync_batch.batch_norm(
-            input, mean, var, weight, bias, momentum, self.eps, self.activation, addend, group
+            input, mean, var, weight, bias, momentum, self.eps, activation, addend, group
         )
         return y
 

@@ -20,7 +20,7 @@ import logging
 import warnings
 from typing import TypeVar
 
-from planish.replacing import families, fusion, layers, probe, rewritten, swapped
+from planish.replacing import batch_blocks, families, fusion, layers, probe, rewritten, swapped
 from planish.replacing.report import Counter, Entry, Report
 from planish.replacing.whole import check_model, whole
 from torch import nn
@@ -35,25 +35,29 @@ _Module = TypeVar("_Module", bound=nn.Module)
 def replace(model: _Module, *, activations: bool = False, fuse: bool = False) -> _Module:
     """Makes the norms in ``model`` run on planish, in place, and returns it.
 
-    Taken are torch.nn's LayerNorm, RMSNorm, GroupNorm and InstanceNorm1d, 2d, 3d, and the norms of
-    Transformers, diffusers, timm and torchvision, and any other class of a norm that computes what
-    planish can: by what its forward does, not by its name. Such a class is taken after a probe: its
-    forward and planish's, on seeded inputs, in all dtypes of input and parameters, agree in results
-    and gradients, bit by bit in 16-bit types where its order of rounding is one of planish's, and
-    within the bounds of docs/guide/reproducibility.md elsewhere; in training, and at the edges of
-    each dtype; and a call leaves no trace. What was not proven, other dtypes or numbers of axes,
-    runs the module's own forward. A class with other mathematics is left alone, and so is one whose
-    forward or attributes raise.
+    Taken are torch.nn's LayerNorm, RMSNorm, GroupNorm, InstanceNorm1d, 2d, 3d and BatchNorm1d, 2d,
+    3d, frozen batch norms by what they compute, and the norms of Transformers, diffusers, timm and
+    torchvision, and any other class of a norm that computes what planish can: by what its forward
+    does, not by its name. Such a class is taken after a probe: its forward and planish's, on seeded
+    inputs, in all dtypes of input and parameters, agree in results and gradients, bit by bit in
+    16-bit types where its order of rounding is one of planish's, and within the bounds of
+    docs/guide/reproducibility.md elsewhere; in training, and at the edges of each dtype; and a call
+    leaves no trace. What was not proven, other dtypes or numbers of axes, runs the module's own
+    forward. A class with other mathematics is left alone, and so is one whose forward or attributes
+    raise.
 
-    ``activations=True`` moves an nn.SiLU or nn.ReLU right behind a GroupNorm into the norm, in an
-    nn.Sequential, where both are attributes of a block that calls one right after the other and the
-    activation nowhere else, and in diffusers' ResnetBlock2D; not where either has hooks or is in
-    several places. What calls the norm of such a pair by itself then gets the activation, too.
+    ``activations=True`` moves an nn.SiLU or nn.ReLU (nn.GELU, too, behind a BatchNorm) right behind
+    a GroupNorm or BatchNorm into the norm, in an nn.Sequential, where both are attributes of a
+    block that calls one right after the other and the activation nowhere else, and in diffusers'
+    ResnetBlock2D; not where either has hooks or is in several places. What calls the norm of such a
+    pair by itself then gets the activation, too. Blocks that call one ReLU after several BatchNorms
+    get a subclass whose forward calls each together with it.
 
     ``fuse=True`` also fuses what stands around norms, where a block's forward shows it (read from
     its source, whatever the class): the sum with a residual before a norm, also with LayerScale
     and stochastic depth or a gate on the summand, modulation behind it, the residual that a norm's
-    result is added to, norms of queries and keys; and activations, as ``activations=True`` does.
+    result is added to, norms of queries and keys; a BatchNorm, the residual that its result is
+    added to and the activation of the sum; and activations, as ``activations=True`` does.
     The block gets a subclass whose forward is its own with these statements changed, each after a
     probe: results and gradients against the block's own way, with its dtypes. A norm with hooks,
     and whatever was not proven, runs apart.
@@ -88,6 +92,8 @@ def replace(model: _Module, *, activations: bool = False, fuse: bool = False) ->
             fusion.fuse(model)
         if fuse:
             rewritten.fuse(model)
+        if activations or fuse:
+            batch_blocks.fuse(model, residuals=fuse)
         report = _report(model, fuse)
     _log.info("planish.replace(%s): %s", type(model).__name__, report)
     if not report.taken:
@@ -146,7 +152,7 @@ def _report(model: nn.Module, fuse: bool) -> Report:
             counter.left(name, "not replaced yet: planish.replace(model) takes it")
         elif decision:
             counter.left(name, decision)
-    return counter.report(fusion.count(model))
+    return counter.report(fusion.count(model) + batch_blocks.count(model))
 
 
 def restore(model: _Module) -> _Module:

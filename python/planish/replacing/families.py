@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 
 import torch
 from planish.modules import channel_modules, instance_modules, norm_modules
-from planish.replacing import state
+from planish.replacing import batch_known, state
 from planish.replacing.forms import Form
 from torch import Tensor, nn
 
@@ -45,6 +45,7 @@ TORCH: dict[type[nn.Module], type[nn.Module]] = {
     nn.InstanceNorm1d: instance_modules.InstanceNorm1d,
     nn.InstanceNorm2d: instance_modules.InstanceNorm2d,
     nn.InstanceNorm3d: instance_modules.InstanceNorm3d,
+    **batch_known.TYPES,
 }
 
 #: Classes that become planish's own once their form is proven, because their results then keep the
@@ -73,9 +74,16 @@ _LIBRARIES = (
 _INSTANCE = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 _TORCH_BASES = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, *_INSTANCE)
 
-_BATCH = "statistics over the batch: planish has no kernel for it"
+_LAZY = "a lazy module: its parameters have no shape before its first forward"
+_SYNC = (
+    "statistics over several processes; planish.SyncBatchNorm.convert_sync_batchnorm takes "
+    "nn.BatchNorm and planish's"
+)
+_BATCH = "a subclass of torch's BatchNorm; planish.enable() reaches it"
 #: Norms of torch that planish has not, under whatever name a subclass has.
 _TORCH_OTHERS: tuple[tuple[type[nn.Module], str], ...] = (
+    (nn.SyncBatchNorm, _SYNC),
+    (nn.modules.batchnorm._LazyNormBase, _LAZY),
     (nn.modules.batchnorm._BatchNorm, _BATCH),
     (nn.LocalResponseNorm, "a window over channels: planish has no kernel for it"),
     (nn.CrossMapLRN2d, "a window over channels: planish has no kernel for it"),
@@ -84,7 +92,6 @@ _TORCH_OTHERS: tuple[tuple[type[nn.Module], str], ...] = (
 #: Names of what is left alone, and why.
 _KNOWN = (
     ("FrozenBatchNorm", "an affine map: it has no statistics of its own"),
-    ("BatchNorm", _BATCH),
     ("GlobalResponseNorm", "an L2 norm over the pixels against its mean over channels"),
     ("LocalResponseNorm", "a window over channels: planish has no kernel for it"),
     ("LpNorm", "a plain Lp norm of vectors, no norm of a layer"),
@@ -168,7 +175,7 @@ def why_not(module: nn.Module, parametrized: bool = False) -> str | None:
         return "a compiled TorchScript module"
     held = (*module._parameters.values(), *module._buffers.values())
     if any(one is not None and is_lazy(one) for one in held):
-        return "a lazy module: its parameters have no shape before its first forward"
+        return _LAZY
     if isinstance(module, nn.Conv2d):
         return None
     children = () if parametrized else module._modules.values()

@@ -1,4 +1,4 @@
-"""Moves activations into the GroupNorm before them, and back.
+"""Moves activations into the GroupNorm or BatchNorm before them, and back.
 
 Three places: neighbours in an nn.Sequential, a norm and an activation that are attributes of a
 block (replacing/pairs.py reads its forward), and diffusers' ResnetBlock2D, whose one activation
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from planish.modules import channel_modules
-from planish.replacing import blocks, families, pairs
+from planish.replacing import batch_known, blocks, families, pairs
 from planish.replacing.layers import original_of
 from torch import nn
 
@@ -32,10 +32,22 @@ def _has_hooks(module: nn.Module) -> bool:
 
 def _neighbours(parent: Any) -> Iterator[tuple[str, str]]:
     """Names of children of which the second is applied to what the first returns, and only that."""
-    if type(parent) is nn.Sequential:
+    if type(parent).forward is nn.Sequential.forward:
         yield from itertools.pairwise(parent._modules)
     else:
         yield from pairs.of(original_of(parent))
+
+
+def _fused(norm: nn.Module | None, then: nn.Module | None) -> str | None:
+    """The activation, where planish has it behind such a norm."""
+    if type(norm) is channel_modules.GroupNorm:
+        return families.ACTIVATIONS.get(type(then))  # type: ignore[arg-type]
+    if type(norm) in batch_known.TYPES.values() and then is not None:
+        try:
+            return batch_known.activation_of(then)
+        except KeyError:
+            return None
+    return None
 
 
 def fuse(model: nn.Module) -> None:
@@ -47,10 +59,10 @@ def fuse(model: nn.Module) -> None:
         blocks.put(parent)
         for norm_name, name in list(_neighbours(parent)):
             norm, then = parent._modules.get(norm_name), parent._modules.get(name)
-            activation = families.ACTIVATIONS.get(type(then))  # type: ignore[arg-type]
+            activation = _fused(norm, then)
             if (
-                activation is not None
-                and type(norm) is channel_modules.GroupNorm
+                norm is not None
+                and activation is not None
                 and norm.activation is None
                 and places[id(norm)] == 1
                 and not _has_hooks(norm)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from planish.operators.arguments import DEVICES
 from planish.operators.ways import Way, way_of
-from planish.replacing import families, layers
+from planish.replacing import batch_layers, families, layers
 from planish.replacing.forms import NotExact, parameter_of, runner
 from planish.replacing.layers import Layer
 from planish.replacing.layers import original_of as original_class
@@ -94,10 +94,29 @@ def _swapped_class(original: Any, proof: Proof) -> type[nn.Module]:
     return type(original.__name__, (Swapped, original), body)
 
 
+class Frozen(Layer):
+    """What the classes of frozen batch norms share."""
+
+    _planish_what: str
+
+    @staticmethod
+    def _planish_again(holder: Any) -> None:
+        put(holder)
+
+
+@functools.cache
+def _frozen_class(original: Any, activation: str | None, what: str) -> type[nn.Module]:
+    forward = batch_layers.swapped_forward(original, activation)
+    body = layers.body_of(original, forward=forward, _planish_what=what)
+    return type(original.__name__, (Frozen, original), body)
+
+
 def form_of(module: nn.Module) -> str:
     """What planish computes for it, in words; empty for a module that planish did not change."""
     if isinstance(module, Swapped):
         return str(module._planish_proof)
+    if isinstance(module, Frozen):
+        return module._planish_what
     if layers.WAS in module.__dict__ and original_class(module) is not type(module):
         return f"planish.{type(module).__name__}"
     return ""
@@ -116,7 +135,7 @@ def decide(module: nn.Module) -> tuple[type[nn.Module], str] | str:
 
 def _decide(module: nn.Module) -> tuple[type[nn.Module], str] | str:
     cls: Any = type(module)
-    if isinstance(module, Swapped) or cls.__module__.partition(".")[0] == "planish":
+    if isinstance(module, Swapped | Frozen) or cls.__module__.partition(".")[0] == "planish":
         return ""
     if isinstance(module, torch.jit.ScriptModule):
         return families.why_not(module) or ""
@@ -124,6 +143,12 @@ def _decide(module: nn.Module) -> tuple[type[nn.Module], str] | str:
     if cls in families.TORCH:
         return why or (families.TORCH[cls], f"planish.{families.TORCH[cls].__name__}")
     parametrized = "parametrizations" in module._modules
+    batch = batch_layers.decide(module)
+    if isinstance(batch, str):
+        return batch
+    if batch is not None:
+        made, activation, what = batch
+        return made or _frozen_class(cls, activation, what), what
     refused = families.why_not(module, parametrized)
     if refused is not None:
         return refused
@@ -155,11 +180,14 @@ def put(module: nn.Module) -> str | None:
         return decision
     cls, _ = decision
     original = type(module)
-    if not issubclass(cls, Swapped):  # what its forward reads is there before the class
+    if not issubclass(cls, Layer):  # what its forward reads is there before the class
         module.__dict__[layers.WAS] = original
         if original not in families.TORCH and issubclass(cls, nn.GroupNorm):
             act = module._modules.get("act")
             module.__dict__["activation"] = families.ACTIVATIONS[type(act)] if act else None
+        elif original not in families.TORCH and issubclass(cls, nn.BatchNorm2d):
+            batch: Any = batch_layers.decide(module)
+            module.__dict__["activation"] = batch[1]
         elif original not in families.TORCH:
             proof = prove(original, module)
             module.__dict__["channels_last"] = (
