@@ -19,13 +19,13 @@ HERE = Path(__file__).parent
 
 def make() -> tuple[nn.Module, torch.Tensor]:
     """A model for `planish try test_commands:make`."""
-    norms = nn.Sequential(nn.BatchNorm2d(8), nn.GroupNorm(2, 8), nn.BatchNorm2d(8))
+    norms = nn.Sequential(nn.LocalResponseNorm(2), nn.GroupNorm(2, 8), nn.LocalResponseNorm(2))
     return nn.Sequential(nn.Conv2d(3, 8, 3), norms), torch.randn(1, 3, 8, 8)
 
 
 def make_batch() -> tuple[nn.Module, torch.Tensor]:
-    """One that has no other norms than BatchNorm."""
-    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)), torch.randn(1, 3, 8, 8)
+    """One that has no norms of planish's kinds."""
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.LocalResponseNorm(2)), torch.randn(1, 3, 8, 8)
 
 
 def three() -> int:
@@ -220,14 +220,14 @@ def test_a_model_is_not_tried(placed: Path, capsys: pytest.CaptureFixture[str]) 
     assert status(["try", MINE, "--seconds", "2", "--threads", "1"]) == 0
     said = capsys.readouterr()
     assert "1 of 1 norm calls of a forward ran on planish" in said.out
-    assert "not counted: 2 x torch.BatchNorm2d: planish has no such norm" in said.out
+    assert "not counted: 2 x torch.LocalResponseNorm: planish has no such norm" in said.out
     doing = [line for line in said.err.splitlines() if line.startswith("planish try: ")]
     assert len(doing) == 5 and all(line.endswith(" ...") for line in doing), said.err
     assert not any(line in said.out for line in doing)
 
 
-def test_batch_norms_are_passed_over(placed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_norms_of_other_kinds_are_passed_over(placed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert status(["coverage", "test_commands:make_batch"]) == 0
     said = capsys.readouterr().out
     assert "no norm of planish's kinds in a forward" in said
-    assert "not counted: 1 x torch.BatchNorm2d: planish has no such norm, it stays torch's" in said
+    assert "not counted: 1 x torch.LocalResponseNorm: planish has no such norm, it stays torch's" in said

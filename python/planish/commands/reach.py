@@ -29,19 +29,23 @@ from torch import nn
 __all__ = ["MODES", "Calls", "Reach", "apply", "look"]
 
 #: Norms that planish has not; their calls are counted apart.
-_FOREIGN = ("BatchNorm", "LpNorm", "GlobalResponseNorm", "LocalResponseNorm")
+_FOREIGN = ("LpNorm", "GlobalResponseNorm", "LocalResponseNorm")
 #: And what is none, for all its name.
 _NOT_COUNTED = (*_FOREIGN, "WeightNorm", "NoNorm")
 _FUNCTIONS: dict[Any, str] = {
     getattr(place, name): f"{word}.{name}"
     for place, word in ((functional, "F"), (torch, "torch"))
-    for name in ("layer_norm", "group_norm", "rms_norm", "instance_norm")
+    for name in ("layer_norm", "group_norm", "rms_norm", "instance_norm", "batch_norm")
     if hasattr(place, name)
 }
 _FORWARD = (
     "native_layer_norm",
     "native_group_norm",
     "_fused_rms_norm",
+    "native_batch_norm",
+    "cudnn_batch_norm",
+    "planish::batch_norm",
+    "planish::batch_norm_apply",
     "planish::norm_forward",
     "planish::norm_forward (stages)",
     "planish::norm_statistics",
