@@ -4,7 +4,7 @@ results are those of whole rows.
     python bench/gpu_distributed.py [--ranks=2] [--out=FILE] [--turns=7]
 
 Each way is timed in turns, by CUDA events on every rank; a turn's time is the slowest rank's.
-Written are medians and the spread from the first to the last quarter, in microseconds. """
+Written are medians and the spread from the first to the last quarter, in microseconds."""
 
 from __future__ import annotations
 

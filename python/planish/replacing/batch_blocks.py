@@ -27,8 +27,8 @@ from planish.operators import batch
 from planish.operators.ways import Way, way_of
 from planish.replacing import batch_known
 from planish.replacing.layers import Layer, assign, body_of, bound_forward, original_of
-from planish.replacing.norm_stages import watched
 from planish.replacing.rewriting import Unreadable, parsed, rewritten
+from planish.replacing.stages import watched
 from torch import Tensor, nn
 
 __all__ = ["count", "fuse", "put"]
@@ -313,7 +313,7 @@ class _Nested(ast.NodeTransformer):
         return node
 
     # what is run under conditions has its statements looked at by the reader
-    visit_If = visit_With = visit_For = visit_While = visit_FunctionDef = visit_Lambda = _leave  # noqa: N815
+    visit_If = visit_With = visit_For = visit_While = visit_FunctionDef = visit_Lambda = _leave
 
 
 # ---- Classes ------------------------------------------------------------------------------------
