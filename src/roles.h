@@ -49,19 +49,19 @@ typedef uint64_t role_set;
  *
  * The roles of the norm alone come first; then those of the stages around it.
  */
-#define EACH_NORM_ROLE(MAKE, arg)                                                                                                                                                                     \
-    /*        role     field    axes    kinds  needed                             optional                           activated written          over                                         types */ \
-    MAKE(arg, X,       x,       FULL,   ANY,   PASS_F | PASS_B | PASS_S | PASS_A | PASS_BS, 0,                                 0,        0,               0,                                           REAL)    \
-    MAKE(arg, WEIGHT,  weight,  AFFINE, ANY,   0,                                 PASS_F | PASS_B | PASS_Y | PASS_A | PASS_BS, 0,        0,               0,                                           REAL)    \
-    MAKE(arg, BIAS,    bias,    AFFINE, ANY,   0,                                 PASS_F | PASS_Y | PASS_A,          PASS_B,   0,               0,                                           REAL)    \
-    MAKE(arg, Y,       y,       FULL,   ANY,   PASS_F | PASS_Y | PASS_A,          0,                                 PASS_B,   PASS_F | PASS_A, ALIAS_X,                                     REAL)    \
-    MAKE(arg, MEAN,    mean,    KEPT,   LAYER, PASS_B | PASS_S | PASS_A | PASS_BS,          PASS_F,                            0,        PASS_F | PASS_S, 0,                                           REAL)    \
-    MAKE(arg, RSTD,    rstd,    KEPT,   ANY,   PASS_B | PASS_Y | PASS_A | PASS_BS,          PASS_F,                            0,        PASS_F,          0,                                           REAL)    \
-    MAKE(arg, M2,      m2,      KEPT,   ANY,   PASS_S,                            0,                                 0,        PASS_S,          0,                                           REAL)    \
-    MAKE(arg, DY,      dy,      FULL,   ANY,   PASS_B | PASS_Y | PASS_BS,                   0,                                 0,        0,               0,                                           REAL)    \
-    MAKE(arg, DX,      dx,      FULL,   ANY,   0,                                 PASS_B | PASS_Y,                   0,        PASS_B | PASS_Y, ALIAS_X | ALIAS_DY | ALIAS_Y | ALIAS_BRANCH | ALIAS_DSUM, REAL) \
-    MAKE(arg, DWEIGHT, dweight, AFFINE, ANY,   0,                                 PASS_B | PASS_Y | PASS_BS,                   0,        PASS_B | PASS_Y | PASS_BS, 0,                                           REAL)    \
-    MAKE(arg, DBIAS,   dbias,   AFFINE, ANY,   0,                                 PASS_B | PASS_Y | PASS_BS,                   0,        PASS_B | PASS_Y | PASS_BS, 0,                                           REAL)    \
+#define EACH_NORM_ROLE(MAKE, arg)                                                                                                                                                                                                                 \
+    /*        role     field    axes    kinds  needed                                       optional                                     activated  written                    over                                                      types */ \
+    MAKE(arg, X,       x,       FULL,   ANY,   PASS_F | PASS_B | PASS_S | PASS_A | PASS_BS, 0,                                           0,         0,                         0,                                                        REAL)    \
+    MAKE(arg, WEIGHT,  weight,  AFFINE, ANY,   0,                                           PASS_F | PASS_B | PASS_Y | PASS_A | PASS_BS, 0,         0,                         0,                                                        REAL)    \
+    MAKE(arg, BIAS,    bias,    AFFINE, ANY,   0,                                           PASS_F | PASS_Y | PASS_A,                    PASS_B,    0,                         0,                                                        REAL)    \
+    MAKE(arg, Y,       y,       FULL,   ANY,   PASS_F | PASS_Y | PASS_A,                    0,                                           PASS_B,    PASS_F | PASS_A,           ALIAS_X,                                                  REAL)    \
+    MAKE(arg, MEAN,    mean,    KEPT,   LAYER, PASS_B | PASS_S | PASS_A | PASS_BS,          PASS_F,                                      0,         PASS_F | PASS_S,           0,                                                        REAL)    \
+    MAKE(arg, RSTD,    rstd,    KEPT,   ANY,   PASS_B | PASS_Y | PASS_A | PASS_BS,          PASS_F,                                      0,         PASS_F,                    0,                                                        REAL)    \
+    MAKE(arg, M2,      m2,      KEPT,   ANY,   PASS_S,                                      0,                                           0,         PASS_S,                    0,                                                        REAL)    \
+    MAKE(arg, DY,      dy,      FULL,   ANY,   PASS_B | PASS_Y | PASS_BS,                   0,                                           0,         0,                         0,                                                        REAL)    \
+    MAKE(arg, DX,      dx,      FULL,   ANY,   0,                                           PASS_B | PASS_Y,                             0,         PASS_B | PASS_Y,           ALIAS_X | ALIAS_DY | ALIAS_Y | ALIAS_BRANCH | ALIAS_DSUM, REAL)    \
+    MAKE(arg, DWEIGHT, dweight, AFFINE, ANY,   0,                                           PASS_B | PASS_Y | PASS_BS,                   0,         PASS_B | PASS_Y | PASS_BS, 0,                                                        REAL)    \
+    MAKE(arg, DBIAS,   dbias,   AFFINE, ANY,   0,                                           PASS_B | PASS_Y | PASS_BS,                   0,         PASS_B | PASS_Y | PASS_BS, 0,                                                        REAL)    \
     /* those of stages come last */
 #define EACH_ROLE(MAKE, arg)                                                                                                                          \
     EACH_NORM_ROLE(MAKE, arg)                                                                                                                         \
@@ -89,8 +89,8 @@ typedef uint64_t role_set;
     MAKE(arg, ADDEND,        addend,        FULL,       ANY,  0,     PASS_F | PASS_B | PASS_A, 0, 0,  0,                               REAL)        \
     MAKE(arg, DADDEND,       daddend,       FULL,       ANY,  0,     PASS_B,          0,        PASS_B, 0,                               REAL)        \
     /* statistics that are kept or given */                                                                                                           \
-    MAKE(arg, C1,            c1,            KEPT,       LAYER, PASS_BS,    PASS_B,          0,        PASS_BS, 0,                               REAL)        \
-    MAKE(arg, C2,            c2,            KEPT,       ANY,  PASS_BS,     PASS_B,          0,        PASS_BS, 0,                               REAL)        \
+    MAKE(arg, C1,            c1,            KEPT,       LAYER, PASS_BS, PASS_B,       0,        PASS_BS, 0,                              REAL)        \
+    MAKE(arg, C2,            c2,            KEPT,       ANY,  PASS_BS, PASS_B,        0,        PASS_BS, 0,                              REAL)        \
     MAKE(arg, RUNNING_MEAN,  running_mean,  KEPT,       LAYER, 0,    PASS_F | PASS_B | PASS_A, 0, PASS_F, 0,                             REAL)        \
     MAKE(arg, RUNNING_VAR,   running_var,   KEPT,       LAYER, 0,    PASS_F | PASS_B | PASS_A, 0, PASS_F, 0,                             REAL)        \
     /* a new role comes last, as its field does */

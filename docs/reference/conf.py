@@ -31,6 +31,7 @@ MODULES = [
     "planish.apex",
     "planish.hf",
     "planish.composer",
+    "planish.distributed",
     "planish.compat.flash_attn",
     "planish.compat.liger",
     "planish.compat.quack",

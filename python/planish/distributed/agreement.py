@@ -31,7 +31,7 @@ def checked() -> Iterator[None]:
     Example:
 
     >>> with planish.distributed.checked():
-    ...     y = planish.layer_norm(torch.randn(2, 8))  # only planish.distributed's are compared
+    ...     y = planish.distributed.layer_norm(torch.randn(2, 8))
     """
     token = _asked.set(True)
     try:

@@ -182,8 +182,8 @@ def layer_norm(
 
     Example:
 
-    >>> x, weight = torch.randn(4, 32), torch.ones(32)  # of a row of 64, on each of two ranks
-    >>> y = planish.distributed.layer_norm(x, weight, group=group)  # doctest: +SKIP
+    >>> x, weight = torch.randn(4, 32), torch.ones(32)  # on two ranks: the halves of rows of 64
+    >>> y = planish.distributed.layer_norm(x, weight, group=torch.distributed.group.WORLD)
     """
     return _norm(
         "layer_norm", False, x, weight, bias, eps, group, dims, weight_offset, reproducible_shards
@@ -211,7 +211,7 @@ def rms_norm(
 
     >>> q = torch.randn(2, 16, 4, 64)  # 4 of the heads, all of which are normalised together
     >>> weight = torch.ones(4, 64)
-    >>> y = planish.distributed.rms_norm(q, weight, dims=(-2, -1))  # doctest: +SKIP
+    >>> y = planish.distributed.rms_norm(q, weight, dims=(-2, -1))
     """
     return _norm(
         "rms_norm", True, x, weight, None, eps, group, dims, weight_offset, reproducible_shards
@@ -259,7 +259,7 @@ def add_layer_norm(
     Example:
 
     >>> x, residual = torch.randn(2, 8, 32), torch.randn(2, 8, 32)
-    >>> y, total = planish.distributed.add_layer_norm(x, residual)  # doctest: +SKIP
+    >>> y, total = planish.distributed.add_layer_norm(x, residual)
     """
     return _add_norm(
         False, x, residual, weight, bias, eps, group, weight_offset, reproducible_shards
@@ -282,7 +282,7 @@ def add_rms_norm(
     Example:
 
     >>> x, residual = torch.randn(2, 8, 32), torch.randn(2, 8, 32)
-    >>> y, total = planish.distributed.add_rms_norm(x, residual)  # doctest: +SKIP
+    >>> y, total = planish.distributed.add_rms_norm(x, residual)
     """
     return _add_norm(
         True, x, residual, weight, None, eps, group, weight_offset, reproducible_shards
@@ -312,7 +312,7 @@ def group_norm(
     Example:
 
     >>> x = torch.randn(2, 64, 16, 32)  # one half of the rows of an image, on each of two ranks
-    >>> y = planish.distributed.group_norm(x, 32, torch.ones(64), torch.zeros(64))  # doctest: +SKIP
+    >>> y = planish.distributed.group_norm(x, 32, torch.ones(64), torch.zeros(64))
     """
     _check_x("group_norm", "x", x)
     check_optional("group_norm", weight=weight, bias=bias)
@@ -373,7 +373,7 @@ def qk_norm(
     Example:
 
     >>> q, k = torch.randn(2, 16, 8 * 64), torch.randn(2, 16, 2 * 64)
-    >>> q, k = planish.distributed.qk_norm(q, k, None, None, 1e-6)  # doctest: +SKIP
+    >>> q, k = planish.distributed.qk_norm(q, k, None, None, 1e-6)
     """
     if kind not in ("rms", "layer"):
         raise ValueError(f"qk_norm: kind is {kind!r}; known are 'rms' and 'layer'")

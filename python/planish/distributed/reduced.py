@@ -127,8 +127,9 @@ def all_reduce_add_rms_norm(
 
     Example:
 
-    >>> x, own = torch.randn(8, 64), torch.randn(4, 64)  # on each of two ranks
-    >>> y, own = planish.distributed.all_reduce_add_rms_norm(x, own)  # doctest: +SKIP
+    >>> x = torch.randn(8, 64)
+    >>> own = torch.randn(8 // torch.distributed.get_world_size(), 64)
+    >>> y, own = planish.distributed.all_reduce_add_rms_norm(x, own)
     """
     function = "all_reduce_add_rms_norm"
     check_tensor(function, "x", x)
