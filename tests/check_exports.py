@@ -43,13 +43,14 @@ MAY_KEEP = {
     (r"src_cpu_identify\.c", r".*"): "what the CPU is, set once",
     (r"src_cpu_openmp\.c", r".*"): "the entry points of an OpenMP runtime, set once",
     (r"src_kept_plans\.c", r"table"): "plans that are kept for bindings",
+    (r"src_pages\.c", r"known(\.\d+)?"): "whether bindings want huge pages, read once",
     (
         r"src_(cuda|torch)_.*\.c",
         r".*",
     ): "loaded libraries, the kernel cache, the registration",
 }
 # Where the environment may be read.
-MAY_READ_ENVIRONMENT = re.compile(r"src_(cpu_(dispatch|identify)|(cuda|torch)_.*)\.c")
+MAY_READ_ENVIRONMENT = re.compile(r"src_(cpu_(dispatch|identify)|pages|(cuda|torch)_.*)\.c")
 
 
 def output(*command: str) -> list[str]:
