@@ -4,12 +4,11 @@
 
 #include <stdint.h>
 
-typedef enum layer { LAYER, RMS, CHANNELS, GROUPS, GROUPS_SILU, BATCH } layer;
+typedef enum layer { LAYER, RMS, CHANNELS, GROUPS, GROUPS_SILU } layer;
 typedef enum memory { NCHW, NHWC, NHWC_TO_NCHW } memory;
 typedef enum types { F32, BF16, BF16_BY_F32, F64 } types;
 
-static const char *const layer_names[] = {"layer", "rms",        "channels",
-                                          "group", "group+silu", "batch"};
+static const char *const layer_names[] = {"layer", "rms", "channels", "group", "group+silu"};
 static const char *const memory_names[] = {"", " nhwc", " nhwc to nchw"};
 static const char *const type_names[] = {"f32", "bf16", "bf16, weights f32", "f64"};
 
@@ -113,15 +112,6 @@ static const shape shapes[] = {
     {GROUPS, {8, 64, 112, 112}, 32, NHWC, BF16},
     {GROUPS, {8, 768, 14, 14}, 1, NCHW, F32},
     {GROUPS, {32, 128, 7, 7}, 64, NCHW, F32},
-    /* batch norms of ResNets, and of few channels */
-    {BATCH, {8, 64, 56, 56}, .types = F32},
-    {BATCH, {8, 64, 56, 56}, .memory = NHWC, .types = F32},
-    {BATCH, {64, 128, 28, 28}, .types = BF16},
-    {BATCH, {64, 128, 28, 28}, .memory = NHWC, .types = BF16_BY_F32},
-    {BATCH, {32, 512, 7, 7}, .types = F32},
-    {BATCH, {32, 512, 7, 7}, .memory = NHWC, .types = F32},
-    {BATCH, {64, 2048, 7, 7}, .memory = NHWC, .types = F32},
-    {BATCH, {16, 3, 224, 224}, .types = F32},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 

@@ -54,8 +54,7 @@ static const DLTensor *blank_tensor(blank *b, types types, int ndim, const int64
 
 static void problem_of(const shape *s, planish_pass pass, problem *p) {
     static const types of_weights[] = {F32, BF16, F32, F64}, of_stats[] = {F32, BF16, F32, F64};
-    const bool grouped = s->layer == GROUPS || s->layer == GROUPS_SILU, batch = s->layer == BATCH;
-    const bool rows = !s->size[2], backward = pass != PLANISH_FORWARD;
+    const bool grouped = s->layer >= GROUPS, rows = !s->size[2], backward = pass != PLANISH_FORWARD;
     const int64_t by_group[] = {s->size[0], s->groups, s->groups ? s->size[1] / s->groups : 0,
                                 s->size[2], s->size[3]};
     const int64_t *size = grouped ? by_group : s->size;
@@ -68,14 +67,12 @@ static void problem_of(const shape *s, planish_pass pass, problem *p) {
                                 : planish_channel_norm_op(PLANISH_LAYER, ndim, 1e-5);
     if (s->layer == RMS)
         op = planish_rms_norm_op(ndim, 1, 1e-5);
-    if (batch)
-        op = planish_batch_norm_op(ndim, 1e-5, .1);
     if (s->layer == GROUPS_SILU)
         op.activation = PLANISH_SILU;
     const int affine_ndim = grouped ? 2 : 1;
     const int64_t *affine = size + 1;
-    const int64_t kept[] = {batch ? size[1] : size[0], grouped ? size[1] : size[2], size[3]};
-    const int kept_ndim = rows || batch ? 1 : grouped ? 2 : 3;
+    const int64_t kept[] = {size[0], grouped ? size[1] : size[2], size[3]};
+    const int kept_ndim = rows ? 1 : grouped ? 2 : 3;
     planish_tensors t = {.struct_size = sizeof t};
     t.x = blank_tensor(&b[0], s->types, ndim, size, in_last);
     t.weight = blank_tensor(&b[1], weights, affine_ndim, affine, false);
