@@ -49,7 +49,9 @@ def unrelated(tmp_path: Path) -> Path:
 NAMES = """
     apex apex.normalization apex.normalization.fused_layer_norm apex._autocast_utils apex.contrib
     apex.contrib.layer_norm apex.contrib.layer_norm.layer_norm apex.contrib.group_norm
-    apex.contrib.group_norm.group_norm fused_layer_norm_cuda fast_layer_norm
+    apex.contrib.group_norm.group_norm apex.contrib.groupbn apex.contrib.groupbn.batch_norm
+    apex.contrib.cudnn_gbn apex.contrib.cudnn_gbn.batch_norm apex.parallel
+    fused_layer_norm_cuda fast_layer_norm
 """
 
 
@@ -113,7 +115,7 @@ def test_another_import_of_apex_gives_no_reason() -> None:
                 exec(statement)
             except ImportError as error:
                 assert "this apex is planish's" in str(error), statement
-                assert "apex.contrib.group_norm alone" in str(error)
+                assert "cudnn_gbn and group_norm alone" in str(error)
             else:
                 raise AssertionError(statement)
         assert not hasattr(apex, "amp")

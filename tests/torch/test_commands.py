@@ -226,8 +226,13 @@ def test_a_model_is_not_tried(placed: Path, capsys: pytest.CaptureFixture[str]) 
     assert not any(line in said.out for line in doing)
 
 
-def test_norms_of_other_kinds_are_passed_over(placed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_norms_of_other_kinds_are_passed_over(
+    placed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert status(["coverage", "test_commands:make_batch"]) == 0
     said = capsys.readouterr().out
     assert "no norm of planish's kinds in a forward" in said
-    assert "not counted: 1 x torch.LocalResponseNorm: planish has no such norm, it stays torch's" in said
+    assert (
+        "not counted: 1 x torch.LocalResponseNorm: planish has no such norm, it stays torch's"
+        in said
+    )

@@ -31,6 +31,11 @@ _MODULES = {
     "apex.contrib.layer_norm.layer_norm": False,
     "apex.contrib.group_norm": True,
     "apex.contrib.group_norm.group_norm": False,
+    "apex.contrib.groupbn": True,
+    "apex.contrib.groupbn.batch_norm": False,
+    "apex.contrib.cudnn_gbn": True,
+    "apex.contrib.cudnn_gbn.batch_norm": False,
+    "apex.parallel": True,
 }
 #: Apex's extension modules, which are at the top.
 _EXTENSIONS = ("fused_layer_norm_cuda", "fast_layer_norm")
@@ -39,8 +44,8 @@ _EXTENSIONS = ("fused_layer_norm_cuda", "fast_layer_norm")
 def _why_not(name: str) -> str:
     return (
         f"No module named {name!r}: this apex is planish's (planish.apex.install), which has "
-        "apex.normalization, apex.contrib.layer_norm and apex.contrib.group_norm alone; NVIDIA "
-        "Apex itself is not installed"
+        "apex.normalization, SyncBatchNorm of apex.parallel, and of apex.contrib layer_norm, "
+        "groupbn, cudnn_gbn and group_norm alone; NVIDIA Apex itself is not installed"
     )
 
 
@@ -77,7 +82,10 @@ class _Loader:
 
 
 #: Packages that import their modules, so that those are attributes at once.
-_WHOLE = ("apex.normalization", "apex.contrib.layer_norm", "apex.contrib.group_norm")
+_WHOLE = (
+    "apex.normalization",
+    *(f"apex.contrib.{name}" for name in ("layer_norm", "group_norm", "groupbn", "cudnn_gbn")),
+)
 
 
 def _parts(package: str) -> list[str]:

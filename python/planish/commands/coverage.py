@@ -101,7 +101,7 @@ _HEAD = """# Which norms of real models run on planish
 Made by `planish coverage --all --out docs/guide/coverage.md` with {versions}, on the CPU.
 {count} tiny models (`planish.zoo`), built from their configurations with seeded weights; "enable"
 is `planish.enable()`, "replace" `planish.replace(model)`, "both" the one after the other. A call
-counts where a norm's forward ran an operator of planish's. Not counted: BatchNorm, plain Lp norms
+counts where a norm's forward ran an operator of planish's. Not counted: plain Lp norms
 and GlobalResponseNorm, which planish has not, and weight norm.
 
 | family | models | norm calls | enable | replace | both |

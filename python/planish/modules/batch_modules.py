@@ -3,7 +3,7 @@ several processes."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.nn.functional as F
 from torch.nn.modules.batchnorm import _BatchNorm as _TorchBatchNorm
@@ -17,7 +17,7 @@ from planish.operators.arguments import check_activation, check_tensor
 from planish.operators.ways import Way, leaf, way_of
 from torch import Tensor, nn
 
-__all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm"]
+__all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm", "synchronized"]
 
 
 def _is_recomputing() -> bool:
@@ -274,6 +274,10 @@ class SyncBatchNorm(_BatchNorm, _TorchBatchNorm):
         )
         self.process_group = process_group
 
+    def _alone(self) -> bool:
+        """Whether no other process is asked, whatever the group."""
+        return False
+
     def _check_input_dim(self, input: Tensor) -> None:
         """As torch's."""
         if input.dim() < 2:
@@ -293,7 +297,8 @@ class SyncBatchNorm(_BatchNorm, _TorchBatchNorm):
     ) -> Tensor:
         if input.shape[1] == 0:
             raise ValueError("SyncBatchNorm number of input channels should be non-zero")
-        group = sync_batch.group_of(self.process_group) if by_batch and self.training else None
+        merges = by_batch and self.training and not self._alone()
+        group = sync_batch.group_of(self.process_group) if merges else None
         if group is None:
             return super()._run(
                 input, mean, var, weight, bias, by_batch, momentum, addend, activation
@@ -314,13 +319,17 @@ class SyncBatchNorm(_BatchNorm, _TorchBatchNorm):
         """
         made = module
         if isinstance(module, _TorchBatchNorm) and not isinstance(module, SyncBatchNorm):
-            made = _synchronized(cls, module, process_group)
+            made = synchronized(cls, module, process_group)
         for name, child in module.named_children():
             made.add_module(name, cls.convert_sync_batchnorm(child, process_group))
         return made
 
 
-def _synchronized(cls: type[SyncBatchNorm], module: Any, process_group: Any) -> SyncBatchNorm:
+_Sync = TypeVar("_Sync", bound=SyncBatchNorm)
+
+
+def synchronized(cls: type[_Sync], module: Any, process_group: Any) -> _Sync:
+    """A norm of this class with the parameters, buffers and activation of another batch norm."""
     known = (_TorchBatchNorm.forward, nn.SyncBatchNorm.forward, _BatchNorm.forward)
     if type(module).forward not in known:
         raise TypeError(
@@ -334,9 +343,9 @@ def _synchronized(cls: type[SyncBatchNorm], module: Any, process_group: Any) -> 
         module.affine,
         module.track_running_stats,
         process_group,
-        activation=getattr(module, "activation", None),
-        once=getattr(module, "once", False),
     )
+    made.activation = getattr(module, "activation", None)
+    made.once = getattr(module, "once", False)
     if module.affine:
         made.weight, made.bias = module.weight, module.bias
     made.running_mean, made.running_var = module.running_mean, module.running_var

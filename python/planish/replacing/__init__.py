@@ -11,7 +11,8 @@ into norms; layers.py has what all classes that stand in for others share, and t
 whole.py undoes what a call did that raises.
 rewritten.py gives blocks forwards that call norms together with what stands around them: reading.py
 finds the places in the source, stages.py and post_norms.py compute them, places.py proves it,
-rewriting.py makes the function.
+rewriting.py makes the function. batch_blocks.py does so for batch norms; batch_known.py has their
+table, and batch_layers.py those that are no plain ones of torch's.
 """
 
 from __future__ import annotations
