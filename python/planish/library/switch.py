@@ -39,6 +39,8 @@ _GROUPS = {
     ("batch_norm", "cuda"): 256,
 }
 _CUDA_MIXED = 16
+#: What src/torch/aoti.c says of the functions of libtorch that batch norms on CUDA need.
+_BATCHES = "handing batch norms on CUDA"
 #: The groups that run on planish: Python's copy of what C knows, for tracing to look at.
 _active: frozenset[tuple[str, str]] = frozenset()
 
@@ -137,9 +139,23 @@ def _asked(
     if autocast not in (None, "keep"):
         raise ValueError(f"planish.enable: autocast is {autocast!r}; known are None and 'keep'")
     names, places = _chosen(ops, dispatcher.OPS, "ops"), _chosen_devices(devices)
+    left = {("batch_norm", "cuda")} if ops is None and _lacks_batch_norms(places) else set()
     return {
-        (op, device, device == "cuda" and autocast == "keep") for op in names for device in places
+        (op, device, device == "cuda" and autocast == "keep")
+        for op in names
+        for device in places
+        if (op, device) not in left
     }
+
+
+def _lacks_batch_norms(places: list[str]) -> bool:
+    """Whether this torch does not tell where its CUDA batch norms are, which then stay its own."""
+    if "cuda" not in places:
+        return False
+    missing = [one.name for one in library().symbols() if not one.found and _BATCHES in one.use]
+    if missing:
+        _log.warning("planish leaves batch norms on CUDA to torch, which lacks %s", missing[0])
+    return bool(missing)
 
 
 def _put(groups: set[_Group]) -> None:
