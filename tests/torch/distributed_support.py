@@ -30,7 +30,7 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "torch.distributed.tensor", "planish"])
 
 #: How long a collective may wait, in seconds.
-_PATIENCE = 60
+_PATIENCE = 120
 
 
 def _serve(rank: int, ranks: int, store: str, pipe: Any) -> None:
@@ -90,7 +90,7 @@ def _end_all() -> None:
         _pools.popitem()[1].end()
 
 
-def run(ranks: int, function: Callable[..., Any], *args: Any, limit: float = 120) -> list[Any]:
+def run(ranks: int, function: Callable[..., Any], *args: Any, limit: float = 240) -> list[Any]:
     """What ``function(*args)`` returns on each of so many ranks. It is of a module's own names, and
     arguments and results are pickled."""
     if ranks not in _pools:
