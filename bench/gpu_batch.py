@@ -3,7 +3,9 @@
 As gpu_rows.py: medians of CUDA graphs over a rotation of buffers beyond the L2, ceilings first. A
 work is a pass ("fwd" in training, "bwd", or "eval": the forward by given moments), a layout, images
 x channels x pixels, a dtype and what is behind the norm. torch's kernels are those that F.batch_norm
-takes: cuDNN's of f16 with f32 weights, its own of bf16; "eager" has a ReLU of its own behind them.
+takes: cuDNN's of f16 with f32 weights, its own of bf16; "eager" has what is behind the norm behind
+them. "add-relu" is a residual and a ReLU behind the norm; planish's backward has its mask by y and
+writes the residual's gradient, and the ceiling is an add both ways.
 """
 
 from __future__ import annotations
@@ -23,15 +25,16 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests" / "cuda"))
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 from axes_cases import AFFINE, FULL
+from c_api import axes, described, norm, structs
 from device_buffers import TORCH
-from gpu_shim import APPLY, BACKWARD, FORWARD, LAYER, RELU, ROLES, SILU, AnyPlan, ShimError
+from gpu_shim import APPLY, BACKWARD, FORWARD, LAYER, RELU, ROLES, SILU, AnyPlan, ShimError, lib
 from torch.nn import functional
 
 import torch
 from gpu_rows import ROTATE_BYTES, ceiling_us, graph_us, write_csv
 
 PASSES = {"fwd": FORWARD, "bwd": BACKWARD, "eval": APPLY}
-BEHIND = {"": 0, "relu": RELU, "silu": SILU}
+BEHIND = {"": 0, "relu": RELU, "silu": SILU, "add-relu": RELU}
 aten = torch.ops.aten
 ceilings: dict[tuple[int, bool], float] = {}
 
@@ -89,10 +92,11 @@ class Work:
         self.shape = s = shape
         count = s.images * s.channels * s.pixels
         back = s.direction == "bwd"
-        self.bytes = (3 if back else 2) * count * TORCH[s.dtype].itemsize
+        two = back or s.behind == "add-relu"
+        self.bytes = (3 if two else 2) * count * TORCH[s.dtype].itemsize
         self.sets = max(1, min(64, -(-ROTATE_BYTES // self.bytes)))
         self.x = [self.new() for _ in range(self.sets)]
-        self.dy = [self.new() for _ in range(self.sets)] if back else []
+        self.dy = [self.new() for _ in range(self.sets)] if two else []
         self.y = [torch.empty_like(x) for x in self.x]
         weights = TORCH[s.types()["weight"]]
         self.weight, self.bias = (
@@ -103,7 +107,10 @@ class Work:
         statistics = TORCH[s.types()["mean"]]
         self.mean = x.mean((0, 2, 3)).to(statistics)
         self.rstd = (x.var((0, 2, 3), correction=0) + 1e-5).rsqrt().to(statistics)
-        self.running = [torch.zeros(s.channels, device="cuda"), torch.ones(s.channels, device="cuda")]
+        self.running = [
+            torch.zeros(s.channels, device="cuda"),
+            torch.ones(s.channels, device="cuda"),
+        ]
 
     def new(self) -> torch.Tensor:
         s = self.shape
@@ -119,7 +126,50 @@ class Work:
             ceilings[key] = ceiling_us(self.x, self.dy, self.y, 5)
         return ceilings[key]
 
+    def added(self) -> float:
+        """planish's time with an addend, which the plans of gpu_shim do not have."""
+        s, call = self.shape, lib()
+        structs.name_fields(call)
+        back = s.direction == "bwd"
+        op = norm(kind=LAYER, reduce_axes=axes((0, 2, 3)), affine_axes=2, eps=1e-5, activation=RELU)
+        masks = [torch.relu(x) for x in self.x] if back else []
+        gradient = torch.empty_like(self.x[0])
+        arrays, plan = [], ctypes.c_void_p()
+        names = [name for name, _ in structs.Tensors._fields_[1:]]
+        for i in range(self.sets):
+            t = {"x": self.x[i], "weight": self.weight, "mean": self.mean, "rstd": self.rstd}
+            if back:
+                t |= {"dy": self.dy[i], "y": masks[i], "dx": self.y[i], "daddend": gradient}
+                t |= {"dweight": self.dweight, "dbias": self.dbias}
+            else:
+                t |= {"bias": self.bias, "addend": self.dy[i], "y": self.y[i]}
+            if i == 0:
+                given, kept = described(t)
+                text = ctypes.create_string_buffer(600)
+                status = call.shim_make(
+                    *(ctypes.byref(plan), ctypes.byref(op), PASSES[s.direction]),
+                    *(ctypes.byref(given), 0, text, len(text)),
+                )
+                del kept
+                if status:
+                    raise ShimError(status, text.value.decode())
+            addresses = (t[n].data_ptr() if n in t else None for n in names)
+            arrays.append((ctypes.c_void_p * len(names))(*addresses))
+        size = call.shim_workspace(plan)
+        work = torch.empty(size + 256, dtype=torch.uint8, device="cuda")
+
+        def run(i: int) -> None:
+            stream = torch.cuda.current_stream().cuda_stream
+            status = call.shim_run(plan, arrays[i], stream, work.data_ptr(), None, 0)
+            assert not status, status
+
+        us = graph_us(run, self.sets, 5)
+        call.shim_free(plan)
+        return us
+
     def ours(self, **constants: int) -> float:
+        if self.shape.behind == "add-relu":
+            return self.added()
         plan = self.shape.plan(**constants)
         work = torch.empty(plan.workspace_bytes + 256, dtype=torch.uint8, device="cuda")
         types = self.shape.types()
@@ -138,20 +188,24 @@ class Work:
 
         return graph_us(run, self.sets, 5)
 
-    def after(self, y: torch.Tensor) -> torch.Tensor:
-        behind = {"relu": functional.relu, "silu": functional.silu}
-        return y if not self.shape.behind else behind[self.shape.behind](y)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         training = self.shape.direction != "eval"
         y = functional.batch_norm(x, *self.running, self.weight, self.bias, training, 0.1, 1e-5)
-        return self.after(y)
+        if residual is not None:
+            y = y + residual
+        if self.shape.behind == "silu":
+            return functional.silu(y)
+        return functional.relu(y) if self.shape.behind else y
+
+    def given(self, i: int) -> tuple[torch.Tensor, ...]:
+        """What the forward takes of set i."""
+        return (self.x[i], self.dy[i]) if self.shape.behind == "add-relu" else (self.x[i],)
 
     def eager_us(self) -> float:
         s, w, b = self.shape, self.weight, self.bias
         if s.direction != "bwd":
             with torch.no_grad():
-                return graph_us(lambda i: self.forward(self.x[i]), self.sets, 3)
+                return graph_us(lambda i: self.forward(*self.given(i)), self.sets, 3)
         by_cudnn = s.dtype != "bf16"
         if by_cudnn:
             made = [aten.cudnn_batch_norm(x, w, b, *self.running, True, 0.1, 1e-5) for x in self.x]
@@ -161,7 +215,7 @@ class Work:
         def back(i: int) -> object:
             x, m = self.x[i], made[i]
             dy = self.dy[i]
-            if s.behind == "relu":
+            if s.behind.endswith("relu"):
                 dy = aten.threshold_backward(dy, m[0], 0)
             elif s.behind == "silu":
                 dy = aten.silu_backward(dy, m[0])
@@ -180,11 +234,11 @@ class Work:
         f = torch.compile(self.forward)
         if self.shape.direction != "bwd":
             with torch.no_grad():
-                f(self.x[0])
-                return graph_us(lambda i: f(self.x[i]), self.sets, 3)
+                f(*self.given(0))
+                return graph_us(lambda i: f(*self.given(i)), self.sets, 3)
         xs = [x.detach().requires_grad_() for x in self.x]
         self.weight.requires_grad_(), self.bias.requires_grad_()
-        ys = [f(x) for x in xs]
+        ys = [f(x, *self.given(i)[1:]) for i, x in enumerate(xs)]
         ends = [self.weight, self.bias]
 
         def back(i: int) -> object:
@@ -212,6 +266,8 @@ def shapes_of(arguments: argparse.Namespace) -> list[Shape]:
 def prepare(job: tuple[Shape, dict[str, int]]) -> str:
     """Compiles one geometry to the disk cache; needs no GPU, so many run in parallel."""
     shape, constants = job
+    if shape.behind == "add-relu":
+        return ""  # compiled as it is timed
     try:
         shape.plan(90, **constants).prepare(dict.fromkeys(shape.types(), 4096))
     except ShimError as e:
@@ -230,7 +286,7 @@ def main() -> None:
     parser.add_argument("--passes", default="fwd,bwd,eval", help="with commas between them")
     parser.add_argument("--layouts", default="nhwc,nchw")
     parser.add_argument("--dtype", default="f16,bf16")
-    parser.add_argument("--behind", default="none,relu", help="none, relu, silu")
+    parser.add_argument("--behind", default="none,relu,add-relu", help="none, relu, silu, add-relu")
     parser.add_argument("--csv")
     parser.add_argument("--eager", action="store_true")
     parser.add_argument("--compiled", action="store_true")

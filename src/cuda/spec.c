@@ -120,11 +120,16 @@ const cuda_constant strips_list[] = {
 };
 
 const cuda_constant batch_list[] = {
-    {"VARIANT", offsetof(cuda_spec, batch.variant)}, {"LAST", offsetof(cuda_spec, batch.last)},
-    {"WIDTH", offsetof(cuda_spec, batch.width)},     {"LANES", offsetof(cuda_spec, batch.lanes)},
-    {"WARPS", offsetof(cuda_spec, batch.warps)},     {"AT_ONCE", offsetof(cuda_spec, batch.at_once)},
-    {"HOLD", offsetof(cuda_spec, batch.hold)},       {"FROZEN", offsetof(cuda_spec, batch.frozen)},
-    {"ALONE", offsetof(cuda_spec, batch.alone)},     {NULL, 0},
+    {"VARIANT", offsetof(cuda_spec, batch.variant)},
+    {"LAST", offsetof(cuda_spec, batch.last)},
+    {"WIDTH", offsetof(cuda_spec, batch.width)},
+    {"LANES", offsetof(cuda_spec, batch.lanes)},
+    {"WARPS", offsetof(cuda_spec, batch.warps)},
+    {"AT_ONCE", offsetof(cuda_spec, batch.at_once)},
+    {"HOLD", offsetof(cuda_spec, batch.hold)},
+    {"FROZEN", offsetof(cuda_spec, batch.frozen)},
+    {"ALONE", offsetof(cuda_spec, batch.alone)},
+    {NULL, 0},
 };
 
 const cuda_constant general_list[] = {

@@ -1,4 +1,4 @@
-"""Cases of rows that lie spread over memory on a GPU: batch norms of images, and others like them."""
+"""Cases of rows that lie spread over memory on a GPU: batch norms, and others like them."""
 
 from __future__ import annotations
 
@@ -63,8 +63,13 @@ def batch_cases(quick: bool) -> list[AnyCase]:
         # Rows by two axes; the second of three axes kept; no weights.
         for dtype in ("f16", "bf16", "f32"):
             types = {"x": dtype, **F32_WEIGHTS}
-            out.append(AnyCase(direction, LAYER, [6, 24, 10, 56], 10, 5, types, kernel="cuda batch"))
-            out.append(AnyCase(direction, LAYER, [6, 24, 10, 49], 10, 1, {"x": dtype}) if i == 0
-                       else AnyCase(direction, LAYER, [6, 24, 10, 49], 10, 5, {"x": dtype}))
+            out.append(
+                AnyCase(direction, LAYER, [6, 24, 10, 56], 10, 5, types, kernel="cuda batch")
+            )
+            out.append(
+                AnyCase(direction, LAYER, [6, 24, 10, 49], 10, 1, {"x": dtype})
+                if i == 0
+                else AnyCase(direction, LAYER, [6, 24, 10, 49], 10, 5, {"x": dtype})
+            )
             out.append(AnyCase(direction, LAYER, [50, 128, 64], 5, 2, types, kernel="cuda batch"))
     return out

@@ -28,8 +28,6 @@ class Backend(Library):
     def __init__(self) -> None:
         self.lib = gpu_shim.lib()
         structs.name_fields(self.lib)
-        p, i, text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
-        self.lib.shim_make.argtypes = [p, p, i, p, i, text, ctypes.c_size_t]
         self.planned = ""
 
     def run(self, op: structs.Norm, which: int, tensors: Mapping[str, torch.Tensor]) -> None:

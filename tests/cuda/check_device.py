@@ -35,7 +35,9 @@ def small_cases() -> list[Case | AnyCase]:
         out.append(Case(direction, LAYER, 41, 520, types_of(direction, LAYER, "f16"), skew=1))
         out.append(Case(direction, LAYER, 700, 4096, types_of(direction, LAYER, "f32")))
         out.append(Case(direction, LAYER, 9, 1000, types_of(direction, LAYER, "f64")))
-    return out + any_cases(True)[::3] + image_cases(True) + behind_cases(True) + batch_cases(True)[::4]
+    return (
+        out + any_cases(True)[::3] + image_cases(True) + behind_cases(True) + batch_cases(True)[::4]
+    )
 
 
 def prepare(case: Case | AnyCase) -> str:
@@ -106,7 +108,9 @@ def main() -> int:
         if wrong:
             failures += 1
             print(f"WRONG {case.name()}: {'; '.join(wrong)}")
-    for problem in [] if arguments.images or arguments.batch or arguments.given or first else at_once():
+    for problem in (
+        [] if arguments.images or arguments.batch or arguments.given or first else at_once()
+    ):
         failures += 1
         print(f"WRONG {problem}")
     for name, wrong in large() if arguments.large else []:

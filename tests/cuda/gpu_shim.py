@@ -52,6 +52,7 @@ def load() -> ctypes.CDLL:
     lib.shim_plan.argtypes = [p, i, i, long, long, p, p, i, ctypes.c_double, i, i, text, s]
     u = ctypes.c_uint64
     lib.shim_problem.argtypes = [p, i, i, i, i, p, u, u, p, p, i, ctypes.c_double, i, i, text, s]
+    lib.shim_make.argtypes = [p, p, i, p, i, text, s]
     lib.shim_free.argtypes = [p]
     lib.shim_workspace.argtypes = [p]
     lib.shim_workspace.restype = s

@@ -1,4 +1,4 @@
-"""Batch norms with kept statistics and with an addend: the kernels' text on the host, without a GPU."""
+"""Batch norms with kept statistics and with an addend: the kernels' text on the host."""
 
 from __future__ import annotations
 

@@ -135,6 +135,17 @@ static bool merges_as_held(const cuda_spec *spec) {
     return spec->batch.last && spec->min_blocks == 1;
 }
 
+/* Of what there is one number of for each row: 1, where rows that are neighbours lie apart in it.
+ */
+static int32_t number_access_of(const cuda_plan *plan, const batch_view *v, void *const *buffers,
+                                role r, role place) {
+    const int bytes = role_bytes(&plan->main, place);
+    if (!v->last || v->at[r].inner != bytes)
+        return 1;
+    return common_alignment((uint64_t)(uintptr_t)buffers[r] |
+                            (uint64_t)(plan->main.batch.width * bytes));
+}
+
 static cuda_spec variant_of(const cuda_plan *plan, const batch_view *v, void *const *buffers,
                             int variant) {
     cuda_spec made = variant == BATCH_HELD ? plan->cooperative : plan->main, *spec = &made;
@@ -143,6 +154,17 @@ static cuda_spec variant_of(const cuda_plan *plan, const batch_view *v, void *co
     for (role r = 0; r < ROLE_COUNT; r++)
         if (axes_of(r) == AXES_FULL && has(plan->problem, r))
             spec->access[r] = (uint8_t)access_of(plan, v, buffers, r);
+    const bool frozen = c->frozen;
+    const struct {
+        role r, place;
+    } numbers[] = {{ROLE_WEIGHT, ROLE_WEIGHT},
+                   {ROLE_BIAS, ROLE_BIAS},
+                   {frozen ? ROLE_RUNNING_MEAN : ROLE_MEAN, ROLE_MEAN},
+                   {frozen ? ROLE_RUNNING_VAR : ROLE_RSTD, ROLE_RSTD}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (spec->type[numbers[i].place] != DTYPE_NONE)
+            spec->access[numbers[i].place] =
+                (uint8_t)number_access_of(plan, v, buffers, numbers[i].r, numbers[i].place);
     if (variant == BATCH_MOMENTS) {
         const int rows = c->lanes * c->width;
         spec->min_blocks = 1;

@@ -1,7 +1,8 @@
 /*
  * Of channels stored by pixel a block has neighbours in memory of 64 bytes or more, and as many
- * pixels as make work for the device; one launch does all where the device runs all blocks at once. Of rows in runs a cluster has one, where its blocks may hold
- * their parts; else they are read twice, in pieces of one size.
+ * pixels as make work for the device; one launch does all where the device runs all blocks at once.
+ * Of rows in runs a cluster has one, where its blocks may hold their parts; else they are read
+ * twice, in pieces of one size.
  */
 #include "cuda/batch/batch_geometry.h"
 
@@ -88,7 +89,8 @@ static int at_once_of(const batch_tuning *t, const cuda_spec *spec, int64_t turn
 }
 
 /* One launch of a block for each multiprocessor, as far as they go, where the device runs them all
- * at once; the three kernels have the same pieces, for the same bits. False where nothing is cut so. */
+ * at once; the three kernels have the same pieces, for the same bits. False where nothing is cut
+ * so. */
 static bool held_geometry(cuda_plan *plan, const batch_view *v, int bytes) {
     enum { BESIDE = 28 << 10 }; /* bytes of shared memory that hold no step */
     const batch_tuning *t = &plan->limits.tuning->batch;
@@ -138,7 +140,8 @@ static void pixel_geometry(cuda_plan *plan, const batch_view *v, int bytes) {
     const int64_t strips = ceil_div_i64(v->rows / c->width, c->lanes);
     const int64_t wanted = ceil_div_i64((int64_t)t->blocks * spec->min_blocks, strips);
     const int64_t steps = ceil_div_i64(ceil_div_i64(plan->cols, wanted), planes);
-    plan->turns = planes * most_i64(steps, t->least_steps);
+    plan->turns =
+        planes * most_i64(c->alone ? least_i64(steps, t->piece_steps) : steps, t->least_steps);
 }
 
 /* Warps of a block, of `most` at most, so that few of its threads are idle in the last turn. */

@@ -17,11 +17,11 @@ static norm_case batch_of(planish_pass pass, planish_kind kind, const int64_t *n
 
 static const planish_pass passes[] = {PLANISH_FORWARD, PLANISH_BACKWARD, PLANISH_APPLY};
 
-/* Every way there is: a row for a block or a cluster, held or not, three kernels; channels that fill
- * the lanes of a block and that do not, one chunk and many, of 16 bytes and of an element. */
+/* Every way there is: a row for a block or a cluster, held or not, three kernels; channels that
+ * fill the lanes of a block and that do not, one chunk and many, of 16 bytes and of an element. */
 void table_batch(void) {
     static const int64_t shapes[][3] = {
-        {3, 16, 64},  {5, 24, 49}, {2, 33, 20}, {7, 8, 3},     {3, 160, 40},
+        {3, 16, 64},  {5, 24, 49}, {2, 33, 20},  {7, 8, 3},    {3, 160, 40},
         {4, 3, 9000}, {9, 72, 16}, {3, 5, 6000}, {40, 130, 1}, {2, 64, 1200},
     };
     for (int pass = 0; pass < 3; pass++)
@@ -42,7 +42,8 @@ void table_batch(void) {
             }
 }
 
-/* An activation behind, outputs that lack, other layouts and dtypes, numbers that sums suffer from. */
+/* An activation behind, outputs that lack, other layouts and dtypes, numbers that sums suffer from.
+ */
 void table_batch_otherwise(void) {
     static const int64_t shapes[][3] = {{5, 16, 48}, {3, 9, 49}, {2, 40, 600}};
     static const unsigned drop[] = {HAS(BIAS), HAS(WEIGHT) | HAS(DBIAS), HAS(DX),
@@ -76,7 +77,8 @@ void table_batch_otherwise(void) {
     }
     for (numbers n = MEAN_100; n < NUMBERS_COUNT; n++)
         for (int t = 0; t < 6; t++) {
-            norm_case c = batch_of(both[n % 2], PLANISH_LAYER, shapes[t % 2 * 2], t / 3, types[t % 3]);
+            norm_case c =
+                batch_of(both[n % 2], PLANISH_LAYER, shapes[t % 2 * 2], t / 3, types[t % 3]);
             set_device(t % 2 ? 80 : 90, 2);
             c.numbers = n;
             c.eps = n == SCALE_TINY ? 0 : 1e-5;

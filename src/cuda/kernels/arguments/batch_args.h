@@ -4,8 +4,8 @@
 
 #include "divisor.h"
 
-/* Where a tensor's elements are, in bytes: from row to row along the outer and the inner of two axes
- * that number them, and from one run of a row's elements to the next. */
+/* Where a tensor's elements are, in bytes: from row to row along the outer and the inner of two
+ * axes that number them, and from one run of a row's elements to the next. */
 typedef struct batch_place {
     i64 outer, inner, run;
 } batch_place;
@@ -23,7 +23,7 @@ typedef struct batch_args {
     partial_sum *sums;      /* [pieces][3][rows] */
     partial_sum *constants; /* [5][rows] */
     i64 rows, inner_rows;   /* of all; of the inner axis */
-    u32 steps; /* of a row; STEP_ELEMENTS of it each */
+    u32 steps;              /* of a row; STEP_ELEMENTS of it each */
     u32 run_steps;
     u32 piece, pieces; /* steps of a piece, and pieces of a row */
     divisor run_divisor;

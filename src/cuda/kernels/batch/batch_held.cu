@@ -15,7 +15,7 @@ __device__ __forceinline__ void share_constants(constants_room &room, int row, c
         room[j][row] = all[j];
 }
 
-__device__ __forceinline__ row_constants shared_constants(const constants_room &room, int row) {
+__device__ __forceinline__ row_constants constants_from(const constants_room &room, int row) {
     return {room[0][row], room[1][row], room[2][row], room[3][row], room[4][row], room[5][row], room[6][row]};
 }
 
@@ -125,7 +125,7 @@ __device__ __forceinline__ void take_held(const batch_args &args) {
         return;
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++)
-        c[i] = shared_constants(constants, p.lane * COLUMNS + i);
+        c[i] = constants_from(constants, p.lane * COLUMNS + i);
     put_back(args, b, c, begin, least_of(HOLD, count), count);
     put_held(args, b, c, begin, count);
 }

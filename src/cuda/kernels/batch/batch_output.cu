@@ -97,9 +97,7 @@ __device__ __forceinline__ void put_unit(const batch_args &args, const unit_plac
     if (!p.active)
         return;
     if constexpr (ALONE)
-#pragma unroll
-        for (int i = 0; i < COLUMNS; i++)
-            c[i] = given_constants(args, number_of(args, p.row + i));
+        given_columns(args, p.row, c);
     else
         kept_constants(args, p.row, c);
     put_back(args, bases_of(args, p.row), c, p.begin + p.plane, 0, steps_of(p.begin, p.end, p.plane));

@@ -142,13 +142,15 @@ __device__ __forceinline__ void add_up_block(thread_sums &s, block_room &room) {
 
 /* What the constants of a thread's rows are while they are summed: the pivots, or what is given. */
 __device__ __forceinline__ void sum_constants(const batch_args &args, i64 row, const real *pivot, row_constants *c) {
+    if constexpr (BACKWARD && NEEDS_Z) {
+        given_columns(args, row, c);
+    } else {
+        stored_mean mean[COLUMNS];
+        if constexpr (BACKWARD)
+            load_numbers<LAYER ? MEAN_TYPE : NONE, ACCESSES[ROLE_MEAN]>(args, args.mean, row, mean);
 #pragma unroll
-    for (int i = 0; i < COLUMNS; i++) {
-        c[i] = {pivot[i], 1, 0, 0, 0, 1, 1};
-        if constexpr (BACKWARD && NEEDS_Z)
-            c[i] = given_constants(args, number_of(args, row + i));
-        else if (BACKWARD && LAYER)
-            c[i].mean = (real)load_mean(row_of(args.mean, number_of(args, row + i)));
+        for (int i = 0; i < COLUMNS; i++)
+            c[i] = {BACKWARD ? (real)mean[i] : pivot[i], 1, 0, 0, 0, 1, 1};
     }
 }
 

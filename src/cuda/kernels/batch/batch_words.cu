@@ -157,17 +157,66 @@ __device__ __forceinline__ real given_rest(const given_moments &g) {
     return LAYER && MEAN_IS_EXACT ? (real)(g.mean - (stored_mean)(real)g.mean) : 0;
 }
 
-/* Of the moments and parameters that a pass is given, and of the means. */
-__device__ __forceinline__ row_constants given_constants(const batch_args &args, const row_number &n) {
-    const given_moments g = given_of(args, n);
-    row_constants c =
-        constants_of((real)g.mean, given_rest(g), (real)g.rstd, weight_of(args, n), bias_of(args, n));
+/* A row's constants by what a pass is given: moments, parameters and the means c1 and c2. */
+__device__ __forceinline__ row_constants constants_by(const given_moments &g, real weight, real bias, real c1, real c2) {
+    row_constants c = constants_of((real)g.mean, given_rest(g), (real)g.rstd, weight, bias);
     if constexpr (MEANS_GIVEN) {
-        c.c2 = (real)load_stored<TYPES[ROLE_C2]>(row_of(args.c2, n)) * (real)g.rstd;
+        c.c2 = c2 * (real)g.rstd;
         if (LAYER)
-            c.c1 = multiply_add(-given_rest(g), c.c2, (real)load_stored<TYPES[ROLE_C1]>(row_of(args.c1, n)));
+            c.c1 = multiply_add(-given_rest(g), c.c2, c1);
     }
     return c;
+}
+
+constexpr int C1_TYPE = TYPES[ROLE_C1], C2_TYPE = TYPES[ROLE_C2];
+
+__device__ __forceinline__ row_constants given_constants(const batch_args &args, const row_number &n) {
+    return constants_by(given_of(args, n), weight_of(args, n), bias_of(args, n),
+                        MEANS_GIVEN ? (real)load_stored<C1_TYPE>(row_of(args.c1, n)) : 0,
+                        MEANS_GIVEN ? (real)load_stored<C2_TYPE>(row_of(args.c2, n)) : 0);
+}
+
+/* One number for each of a thread's rows, the first of which is `row`. ACCESS is the alignment of numbers that are
+ * neighbours, 1: they are not. */
+template <int TYPE, int ACCESS>
+__device__ __forceinline__ void load_numbers(const batch_args &args, const batch_tensor &t, i64 row,
+                                             typename stored_in<TYPE>::type *v) {
+    if constexpr (TYPE != NONE && LAST && ACCESS > 1) {
+        const auto c = load_chunk<COLUMNS * bytes_of(TYPE), ACCESS>((const char *)t.data + row * bytes_of(TYPE));
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++)
+            if constexpr (TYPE == F64)
+                v[i] = __hiloint2double((int)c.word[2 * i + 1], (int)c.word[2 * i]);
+            else
+                v[i] = element<TYPE>(c.word, i);
+    } else {
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++)
+            v[i] = load_stored<TYPE>(row_of(t, number_of(args, row + i)));
+    }
+}
+
+/* The same as given_constants of each of a thread's rows. */
+__device__ __forceinline__ void given_columns(const batch_args &args, i64 row, row_constants *c) {
+    stored_mean mean[COLUMNS];
+    stored_rstd rstd[COLUMNS];
+    typename stored_in<WEIGHT_TYPE>::type weight[COLUMNS];
+    typename stored_in<BIASED ? BIAS_TYPE : NONE>::type bias[COLUMNS];
+    typename stored_in<C1_TYPE>::type c1[COLUMNS];
+    typename stored_in<C2_TYPE>::type c2[COLUMNS];
+    load_numbers<LAYER ? MEAN_TYPE : NONE, ACCESSES[ROLE_MEAN]>(args, args.mean, row, mean);
+    load_numbers<RSTD_TYPE, ACCESSES[ROLE_RSTD]>(args, args.rstd, row, rstd);
+    load_numbers<WEIGHT_TYPE, WEIGHT_ACCESS>(args, args.weight, row, weight);
+    load_numbers<BIASED ? BIAS_TYPE : NONE, BIAS_ACCESS>(args, args.bias, row, bias);
+    load_numbers<C1_TYPE, 1>(args, args.c1, row, c1);
+    load_numbers<C2_TYPE, 1>(args, args.c2, row, c2);
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) {
+        if (FROZEN)
+            rstd[i] = (stored_rstd)reciprocal_root((double)rstd[i] + args.eps);
+        const real w = !WEIGHTED ? 1 : WEIGHT_OFFSET ? (real)weight[i] + (real)WEIGHT_OFFSET : (real)weight[i];
+        c[i] = constants_by({mean[i], rstd[i]}, w, (real)bias[i], (real)c1[i], (real)c2[i]);
+    }
 }
 
 /* Below this, and at it, what a ReLU had is 0 in dy's dtype. */
