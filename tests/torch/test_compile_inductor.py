@@ -63,27 +63,6 @@ def test_a_compiled_step_differs(cpp: bool) -> None:
     assert not any("planish.norm_" in line for line in lines)
 
 
-def test_an_image_is_copied() -> None:
-    """A convolution, a norm and a convolution again, stored by pixel: there is nothing between."""
-
-    class Images(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.one, self.other = nn.Conv2d(8, 8, 3), nn.Conv2d(8, 8, 3)
-            self.norm = planish.GroupNorm(2, 8)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.other(self.norm(self.one(x)))
-
-    layout = torch.channels_last
-    model, x = Images().to(memory_format=layout), torch.randn(2, 8, 12, 12)
-    run = torch.compile(model, backend="planish", options={"planish": "always"}, fullgraph=True)
-    with torch.no_grad():
-        found, (code,) = run_and_get_code(run, x.contiguous(memory_format=layout))
-        torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-4)
-    assert "graph_forward" in code and "cpp_fused" not in code, code
-
-
 def test_a_package_needs_python(tmp_path: Path) -> None:
     model, x = Model().eval(), torch.randn(8, 16)
     inductor.switch("always")
