@@ -66,7 +66,7 @@ INLINE bool NAME(half_constants)(const backward_args *a, int64_t first, int coun
 
 INLINE void NAME(half_group)(const backward_args *a, int64_t first, const int count, const bool rms,
                              traffic t) {
-    NAME(half_rows) of = {{0}};
+    NAME(half_rows) of = {0};
     NAME(half_rows_at)(a, first, count, rms, &of);
     const bool in_range = a->half == HALF_STATISTICS
                               ? NAME(half_statistics)(a, first, count, rms, &of)
