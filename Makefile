@@ -115,8 +115,8 @@ test: $(DONE)/planish $(DONE)/test-tools $(DONE)/peers $(DONE)/models $(DONE)/ja
 	@failed=0; \
 	$(BIN)/meson test -C build/release --print-errorlogs --num-processes $(JOBS) \
 	    --timeout-multiplier 4 || failed=1; \
-	(cd tests && ../$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --ignore=jax .) || failed=1; \
-	(cd tests/jax && PYTHONPATH=$(CURDIR)/python PLANISH_LIBRARY=$(CURDIR)/build/release/libplanish.so \
+	(cd tests && ../$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --ignore=jax_ffi .) || failed=1; \
+	(cd tests/jax_ffi && PYTHONPATH=$(CURDIR)/python PLANISH_LIBRARY=$(CURDIR)/build/release/libplanish.so \
 	    $(CURDIR)/$(JAX) -m pytest -q .) || failed=1; \
 	exit $$failed
 

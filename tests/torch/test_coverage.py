@@ -33,7 +33,7 @@ QUICK = [
     *("qwen_image", "timm/convnextv2_atto", "timm/metaformer", "tv/convnext"),
 ]
 #: Of norm calls, after replace().
-WANTED = {zoo.LANGUAGE: 1.0, zoo.VISION: 0.95, zoo.IMAGES: 0.95}
+WANTED = dict(zip(zoo.FAMILIES, (1.0, 0.95, 0.95), strict=True))
 
 
 def entry_of(name: str) -> zoo.Entry:

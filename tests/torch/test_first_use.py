@@ -101,8 +101,10 @@ import sys
 finders = list(sys.meta_path)
 import planish, json, importlib.util
 assert importlib.util.find_spec("not_there_at_all") is None
-assert "torch" not in sys.modules and len(sys.meta_path) == len(finders) + 1
+assert "torch" not in sys.modules and len(sys.meta_path) == len(finders) + 2
 import torch
+assert len(sys.meta_path) == len(finders) + 1  # torch's compiler is still waited for
+import torch._dynamo.backends.registry
 assert sys.meta_path == finders
 assert torch.__spec__.loader is torch.__loader__ and "exec_module" not in vars(torch.__loader__)
 """,

@@ -79,9 +79,11 @@ def _found() -> dict[str, Any]:
 def _compile() -> dict[str, str]:
     """What torch's compiler has of what planish uses; empty where there is no compiler."""
     try:
+        import torch
         from planish.compile import needs
 
-        return needs.found()
+        with torch._C.DisableTorchFunction():  # a caller's function mode does not see this
+            return needs.found()
     except ImportError:
         return {}
 

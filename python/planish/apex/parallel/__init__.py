@@ -1,5 +1,13 @@
 """apex.parallel: SyncBatchNorm and what converts models to it. Its DistributedDataParallel is not
-here; torch has one."""
+here; torch has one.
+
+Example:
+
+>>> from torch import nn
+>>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+>>> type(planish.apex.parallel.convert_syncbn_model(model)[1]).__name__
+'SyncBatchNorm'
+"""
 
 from __future__ import annotations
 
