@@ -88,8 +88,8 @@ def _llama() -> Any:
 def test_llama_by_use_kernels(tmp_path, monkeypatch):
     torchs = _train(_llama(), _examples("next"), tmp_path)
     calls = []
-    norm = planish.hf._norm
-    monkeypatch.setattr(planish.hf, "_norm", lambda *a: calls.append(a) or norm(*a))
+    norm = planish.hf._forward
+    monkeypatch.setattr(planish.hf, "_forward", lambda *a: calls.append(a) or norm(*a))
     planish.hf.register()
     try:
         model = _llama()
