@@ -97,7 +97,7 @@ static cpu_path path_alone(const problem *p) {
     if (alone && problem_is_channels(p) && !problem_half(p))
         return PATH_CHANNELS;
     if (!problem_is_groups(p) || problem_half(p))
-        return is_batch(p) ? PATH_BATCH : PATH_STRIDED;
+        return PATH_STRIDED;
     if (!group_dtypes(p))
         return PATH_PLANES;
     return problem_has_dense_groups(p)  ? PATH_GROUP_ROWS

@@ -21,8 +21,8 @@ extern const char cuda_text_forward[], cuda_text_backward[], cuda_text_backward_
     cuda_text_modulated_forward[], cuda_text_modulated_backward[], cuda_text_stages_sum[],
     cuda_text_forward_pair[], cuda_text_backward_pair[], cuda_text_finish_pair[];
 
-const cuda_family *const cuda_fast_families[] = {&rows_family, &channels_family, &row_levels_family,
-                                                 &groups_family, &batch_family, NULL};
+const cuda_family *const cuda_fast_families[] = {
+    &rows_family, &channels_family, &row_levels_family, &groups_family, &batch_family, NULL};
 
 static const cuda_kernel_row kernels[CUDA_KERNEL_COUNT] = {
     [CUDA_FORWARD] = {&rows_family, "planish_forward", "forward", cuda_text_forward,

@@ -46,8 +46,8 @@ def batch_case(
 
 
 def batch_cases(quick: bool) -> list[AnyCase]:
-    """Batch norms in both layouts, with and without an activation, training and inference; and norms
-    over other axes with a kept one between."""
+    """Batch norms in both layouts, with and without an activation, training and inference; and
+    norms over other axes with a kept one between."""
     out = []
     shapes = [s for s in SHAPES if s[0] * s[1] * s[2] < 400000] if quick else SHAPES
     for i, sizes in enumerate(shapes):

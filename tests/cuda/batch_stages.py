@@ -35,8 +35,8 @@ def ulp(size: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 @dataclasses.dataclass
 class BatchCase:
-    """A pass over (images, channels, pixels). `has`: roles beside those of the norm alone; with "y" a
-    backward's mask is the forward's y, with "running" the moments are those that are kept."""
+    """A pass over (images, channels, pixels). `has`: roles beside those of the norm alone; with "y"
+    a backward's mask is the forward's y, with "running" the moments are those that are kept."""
 
     passed: int
     sizes: tuple[int, int, int]
@@ -53,7 +53,8 @@ class BatchCase:
         layout = "last" if self.last else "first"
         return (
             f"batch {WORDS[self.passed]} {self.sizes} channels {layout} {self.dtype} "
-            f"f{self.activation} has {','.join(self.has)} lacks {','.join(self.lacks)} sm_{self.arch}"
+            f"f{self.activation} has {','.join(self.has)} lacks {','.join(self.lacks)} "
+            f"sm_{self.arch}"
         )
 
     def op(self) -> object:

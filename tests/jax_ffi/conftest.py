@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
 
-import pytest
-
 import jax
+import pytest
 
 
 @pytest.fixture

@@ -48,9 +48,9 @@ def by_torch() -> Iterator[str]:
 
 def by_jax() -> Iterator[str]:
     """The same."""
+    import jax
     import jax.numpy as jnp
 
-    import jax
     import planish.jax as pj
 
     def step(x: Any, residual: Any, weight: Any, bias: Any, dy: Any) -> Any:

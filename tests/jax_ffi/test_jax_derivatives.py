@@ -6,13 +6,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.test_util import check_grads
 from jax_support import array
 
-import jax
 import planish.jax as pj
 
 F64 = "float64"

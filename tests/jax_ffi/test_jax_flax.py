@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import flax
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen, nnx
 from jax_support import array
 
-import jax
 import planish.jax
 from planish.jax import linen as planish_linen
 from planish.jax import nnx as planish_nnx

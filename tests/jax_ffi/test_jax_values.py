@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax_support import array, assert_near, exact, normed, silu
 
-import jax
 import planish.jax as pj
 
 DTYPES = ("float16", "bfloat16", "float32")

@@ -74,8 +74,10 @@ def test_values(
         ours = run(x, module, dy, training)
         again = run(x, module, dy, training)
     near(ours, run(x, module, dy, training, wide=True), dtype)
-    for a, b, c in zip(ours, torchs, again, strict=True):
-        assert a.dtype == b.dtype and a.stride() == b.stride()
+    for i, (a, b, c) in enumerate(zip(ours, torchs, again, strict=True)):
+        # torch's own kernel of bf16 lays dx of eval out row-major, whatever x is.
+        like = x if i == 1 and not training else b
+        assert a.dtype == b.dtype and a.stride() == like.stride()
         assert torch.equal(a, c)
 
 

@@ -3,8 +3,8 @@
  * reads, in scratch; the row kernel runs on it in place; what follows the norm is done row by row
  * and written. A row's result depends on that row alone, whatever batch it is in.
  */
-#include "cpu/stages/stages_path.h"
 #include "cpu/common/running.h"
+#include "cpu/stages/stages_path.h"
 #include "stages.h"
 
 /* A block of rows on its thread. */

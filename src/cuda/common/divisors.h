@@ -1,4 +1,5 @@
-/* Division by a number that is known when a kernel is launched, as a multiplication in the kernel. */
+/* Division by a number that is known when a kernel is launched, as a multiplication in the kernel.
+ */
 #ifndef PLANISH_CUDA_DIVISORS_H
 #define PLANISH_CUDA_DIVISORS_H
 
