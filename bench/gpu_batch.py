@@ -4,8 +4,8 @@ As gpu_rows.py: medians of CUDA graphs over a rotation of buffers beyond the L2,
 work is a pass ("fwd" in training, "bwd", or "eval": the forward by given moments), a layout, images
 x channels x pixels, a dtype and what is behind the norm. torch's kernels are those of
 F.batch_norm: cuDNN's of f16 with f32 weights, its own of bf16; "eager" has what is behind the norm
-behind them. "add-relu" is a residual and a ReLU behind the norm; planish's backward has its mask by y and
-writes the residual's gradient, and the ceiling is an add both ways.
+behind them. "add-relu" is a residual and a ReLU behind the norm; planish's backward has its
+mask by y and writes the residual's gradient, and the ceiling is an add both ways.
 """
 
 from __future__ import annotations

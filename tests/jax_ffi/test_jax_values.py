@@ -32,7 +32,7 @@ def test_rows(dtype: str, mean: float, rms: bool) -> None:
 
 
 def test_f64(x64: None) -> None:
-    x, weight = array(0, (5, 33), "float64", 1e3), array(1, (33,), "float64")
+    x, weight = array(0, (5, 33), "float64"), array(1, (33,), "float64")
     y = pj.layer_norm(x, weight, eps=1e-12)
     assert y.dtype == jnp.float64
     wide = np.asarray(x).astype(np.longdouble)
