@@ -119,10 +119,10 @@ static planish_status read_side(jax_call *call, const char *side, const xla_valu
     if (set >> (ROLE_COUNT - 1) > 1)
         return fail(error, PLANISH_ERROR_ARGUMENT, "attribute %s names tensors that are not known",
                     side);
-    const int64_t wanted = __builtin_popcountll(set);
-    if (values->count < wanted || values->count > wanted + more)
+    const int64_t wanted = __builtin_popcountll(set), most = wanted + more;
+    if (values->count < wanted || values->count > most)
         return fail(error, PLANISH_ERROR_ARGUMENT, "%s: found %lld buffers, wanted %lld", side,
-                    (long long)values->count, (long long)(wanted + more));
+                    (long long)values->count, (long long)most);
     for (int64_t i = 0; set; set &= set - 1, i++) {
         const role r = first_role(set);
         const planish_status status = view_of(call, r, values->values[i], device, error);
