@@ -30,7 +30,7 @@ else:
     sys.modules.setdefault("planish_library", _folder)
     driver = importlib.import_module("planish_library.driver")
 structs, norm, described = driver.structs, driver.norm, driver.described
-Exec, PlanishError, workspace = driver.Exec, driver.PlanishError, driver.workspace
+Exec, PlanishError, workspace = structs.Exec, driver.PlanishError, driver.workspace
 
 FORWARD, BACKWARD = 0, 1
 LAYER, RMS = 0, 1

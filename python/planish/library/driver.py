@@ -30,22 +30,6 @@ CODES = {
 }
 
 
-class Exec(ctypes.Structure):
-    """planish_exec."""
-
-    _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("parallel_for", ctypes.c_void_p),
-        ("parallel_context", ctypes.c_void_p),
-        ("stream", ctypes.c_void_p),
-        ("workspace", ctypes.c_void_p),
-        ("workspace_bytes", ctypes.c_size_t),
-        ("message", ctypes.c_void_p),
-        ("message_bytes", ctypes.c_size_t),
-        ("apart", ctypes.c_int),
-    )
-
-
 class PlanishError(RuntimeError):
     """A status that is not PLANISH_OK, with its sentence."""
 
@@ -69,7 +53,7 @@ def declared(dll: ctypes.CDLL) -> ctypes.CDLL:
     dll.planish_plan_create.argtypes = [*norm, pointer(plan), *text]
     dll.planish_plan_workspace_bytes.argtypes = [plan]
     dll.planish_plan_workspace_bytes.restype = ctypes.c_size_t
-    dll.planish_plan_run.argtypes = [plan, pointer(structs.Buffers), pointer(Exec)]
+    dll.planish_plan_run.argtypes = [plan, pointer(structs.Buffers), pointer(structs.Exec)]
     dll.planish_plan_describe.argtypes = [plan, *text]
     dll.planish_plan_destroy.argtypes = [plan]
     dll.planish_plan_destroy.restype = None
@@ -108,7 +92,7 @@ def described(tensors: Mapping[str, torch.Tensor]) -> tuple[structs.Tensors, lis
     return found, kept
 
 
-def workspace(how: Exec, size: int, device: str, *, filled: bool = False) -> torch.Tensor:
+def workspace(how: structs.Exec, size: int, device: str, *, filled: bool = False) -> torch.Tensor:
     """Gives `how` so many bytes, which live as long as what is returned; `filled`: with NaN."""
     work = torch.empty(size + ALIGNED, dtype=torch.uint8, device=device)
     if filled:
@@ -140,7 +124,7 @@ class Plan:
         device = next(iter(tensors.values())).device
         self._cuda = device.type == "cuda"
         self._tensors = dict(tensors)  # the buffers point into these
-        self._exec = Exec(ctypes.sizeof(Exec), message_bytes=len(self._text))
+        self._exec = structs.Exec(ctypes.sizeof(structs.Exec), message_bytes=len(self._text))
         self._exec.message = ctypes.addressof(self._text)
         size = dll.planish_plan_workspace_bytes(self._plan)
         self._workspace = workspace(self._exec, size, str(device))
