@@ -12,14 +12,14 @@ has the whole story.
 
 from __future__ import annotations
 
-from planish.jax.functions import add_layer_norm as add_layer_norm
-from planish.jax.functions import add_rms_norm as add_rms_norm
-from planish.jax.functions import gated_rms_norm as gated_rms_norm
 from planish.jax.functions import group_norm as group_norm
 from planish.jax.functions import layer_norm as layer_norm
-from planish.jax.functions import modulated_layer_norm as modulated_layer_norm
-from planish.jax.functions import modulated_rms_norm as modulated_rms_norm
-from planish.jax.functions import qk_norm as qk_norm
-from planish.jax.functions import quantized_rms_norm as quantized_rms_norm
 from planish.jax.functions import rms_norm as rms_norm
 from planish.jax.patching import patch as patch
+from planish.jax.stage_functions import add_layer_norm as add_layer_norm
+from planish.jax.stage_functions import add_rms_norm as add_rms_norm
+from planish.jax.stage_functions import gated_rms_norm as gated_rms_norm
+from planish.jax.stage_functions import modulated_layer_norm as modulated_layer_norm
+from planish.jax.stage_functions import modulated_rms_norm as modulated_rms_norm
+from planish.jax.stage_functions import qk_norm as qk_norm
+from planish.jax.stage_functions import quantized_rms_norm as quantized_rms_norm

@@ -9,9 +9,9 @@ import functools
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-import jax
 from planish.jax import formulas, targets
 from planish.jax.calls import Call, compute_dtype
 from planish.jax.passes import run

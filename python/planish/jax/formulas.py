@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-import jax
 from planish.jax.calls import Axes, Call, compute_dtype
 
 __all__ = ["backward", "forward"]

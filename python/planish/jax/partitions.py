@@ -11,10 +11,10 @@ import string
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
-import jax
 from planish.jax.calls import SINGLE, Call
 
 __all__ = ["partitioned"]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-import jax
 from planish.jax import targets
 from planish.jax.calls import AFFINE, COLUMN, FULL, KEPT, MODULATION, SINGLE, Call
 from planish.jax.partitions import partitioned

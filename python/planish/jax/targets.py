@@ -11,9 +11,9 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
-import jax
 from planish.library import structs
 from planish.library.loaded import Library, library
 
