@@ -95,7 +95,7 @@ $(DONE)/models: $(DONE)/torch
 
 $(DONE)/test-tools: $(DONE)/torch
 	@echo "==> test tools"
-	$(PIP) pytest pytest-xdist hypothesis expecttest onnx onnxscript
+	$(PIP) pytest pytest-xdist pytest-timeout hypothesis expecttest onnx onnxscript
 	$(PIP) nvidia-cuda-nvrtc || echo "no NVRTC: what compiles GPU kernels is skipped"
 	@touch $@
 
@@ -104,7 +104,7 @@ JAX := .venv/jax/bin/python
 $(DONE)/jax: $(DONE)/venv
 	@echo "==> JAX, in an environment of its own"
 	$(PYTHON) -m venv .venv/jax
-	$(JAX) -m pip --disable-pip-version-check install --progress-bar on jax==0.10.2 flax==0.12.8 flatbuffers numpy pytest
+	$(JAX) -m pip --disable-pip-version-check install --progress-bar on jax==0.10.2 flax==0.12.8 flatbuffers numpy pytest pytest-timeout
 	@touch $@
 
 # The C tests are linked with the objects that the wheel was made of.
@@ -115,7 +115,7 @@ test: $(DONE)/planish $(DONE)/test-tools $(DONE)/peers $(DONE)/models $(DONE)/ja
 	@failed=0; \
 	$(BIN)/meson test -C build/release --print-errorlogs --num-processes $(JOBS) \
 	    --timeout-multiplier 4 || failed=1; \
-	(cd tests && ../$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --ignore=jax_ffi .) || failed=1; \
+	(cd tests && ../$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations 30 --maxfail 40 --ignore=jax_ffi .) || failed=1; \
 	(cd tests/jax_ffi && PYTHONPATH=$(CURDIR)/python PLANISH_LIBRARY=$(CURDIR)/build/release/libplanish.so \
 	    $(CURDIR)/$(JAX) -m pytest -q .) || failed=1; \
 	exit $$failed

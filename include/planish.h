@@ -503,11 +503,13 @@ typedef struct planish_exec {
     /* Not 0: the caller knows that no output shares memory with another tensor beyond what
      * planish_tensors allows, so that this is not looked at: a little time saved on small rows. */
     int apart;
+    int not_read; /* callers compiled with an earlier header have any number here */
     /* Not 0: a GPU's kernels for the run are found, compiled and loaded, and nothing runs or is
      * written; the CPU has nothing to load. Then a run of the same plan on buffers with the same
      * alignment asks the driver for nothing but launches, as a stream that is being captured needs.
      */
     int load_only;
+    int reserved; /* 0 */
 } planish_exec;
 
 /*

@@ -65,9 +65,14 @@ planish_status read_buffers(planish_buffers *own, const planish_buffers *given, 
 }
 
 planish_status read_exec(planish_exec *own, const planish_exec *given) {
-    if (given)
-        return read_struct(own, given, FIRST_EXEC, sizeof *own, "exec", (message){0});
     memset(own, 0, sizeof *own);
     own->struct_size = sizeof *own;
-    return PLANISH_OK;
+    if (!given)
+        return PLANISH_OK;
+    const planish_status status =
+        read_struct(own, given, FIRST_EXEC, sizeof *own, "exec", (message){0});
+    if (!status && own->reserved)
+        return fail(message_of(own), PLANISH_ERROR_ARGUMENT, "exec->reserved is %d; wanted 0",
+                    own->reserved);
+    return status;
 }

@@ -4,6 +4,7 @@
  * with no other header of planish's.
  */
 #include <math.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -114,6 +115,22 @@ static void test_group_norm(void) {
     expect(normalised(&x, &y, 12), "group norm");
 }
 
+/* The padding at the end of a struct of the first release holds anything: it is no field. */
+static void test_padding(void) {
+    planish_exec exec;
+    memset(&exec, 0xa5, sizeof exec);
+    memset(&exec, 0, offsetof(planish_exec, apart) + sizeof exec.apart);
+    exec.struct_size = sizeof exec;
+    const planish_norm op = planish_layer_norm_op(2, 1, 1e-5);
+    const planish_tensors forward = {.struct_size = sizeof forward,
+                                     .x = make(&x, 2, ROWS, COLS, 1),
+                                     .y = make(&y, 2, ROWS, COLS, 1)};
+    fill(&x);
+    memset(y.data, 0, sizeof y.data);
+    expect(planish_norm_run(&op, PLANISH_FORWARD, &forward, &exec) == PLANISH_OK, "padding");
+    expect(normalised(&x, &y, COLS), "forward with numbers in the padding of exec");
+}
+
 /* What a later header's structs look like to this library: longer. */
 static void test_later(void) {
     char text[256] = "";
@@ -165,6 +182,7 @@ static void test_later(void) {
 int main(void) {
     test_run_and_plan();
     test_group_norm();
+    test_padding();
     test_later();
     printf("abi: %d passed, %d failed\n", passed, failed);
     return failed != 0;

@@ -16,13 +16,23 @@
 #include <string.h>
 
 #include "planish.h"
+#include "roles.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { ARENA = 1 << 13, MAX_ELEMENTS = 1 << 12, MAX_WORKSPACE = 1 << 22 };
+enum { ARENA = 1 << 14, MAX_ELEMENTS = 1 << 12, MAX_WORKSPACE = 1 << 22 };
 
-/* The tensors that a call may be given. */
-enum { PARTS = (sizeof(planish_tensors) - offsetof(planish_tensors, x)) / sizeof(DLTensor *) };
+/* What each role is, from the table of roles. */
+static const struct {
+    role_axes axes;
+    role_types types;
+    unsigned takes, writes; /* sets of passes */
+} roles[ROLE_COUNT] = {
+#define ROW(arg, role, field, axes, kinds, needed, optional, activated, written, over, types)      \
+    {AXES_##axes, TYPES_##types, (needed) | (optional) | (activated), (written)},
+    EACH_ROLE(ROW, )
+#undef ROW
+};
 
 static _Alignas(256) unsigned char arena[ARENA], before[ARENA], owned[ARENA];
 static _Alignas(256) unsigned char workspace[MAX_WORKSPACE];
@@ -60,12 +70,27 @@ static int64_t take_stride(bytes *b, int64_t dense) {
     return kind < 248 ? (int64_t)(0 - (uint64_t)dense) : (int64_t)take_word(b);
 }
 
-static DLDataType take_dtype(bytes *b) {
-    static const DLDataType good[] = {
-        {kDLFloat, 32, 1}, {kDLFloat, 16, 1}, {kDLBfloat, 16, 1}, {kDLFloat, 64, 1}};
+static DLDataType take_dtype(bytes *b, role_types types) {
+    static const DLDataType good[][4] = {
+        [TYPES_REAL] = {{kDLFloat, 32, 1},
+                        {kDLFloat, 16, 1},
+                        {kDLBfloat, 16, 1},
+                        {kDLFloat, 64, 1}},
+        [TYPES_FLOAT] = {{kDLFloat, 32, 1},
+                         {kDLFloat, 32, 1},
+                         {kDLFloat, 32, 1},
+                         {kDLFloat, 32, 1}},
+        [TYPES_BYTE] = {{kDLUInt, 8, 1}, {kDLBool, 8, 1}, {kDLUInt, 8, 1}, {kDLInt, 8, 1}},
+        [TYPES_SEED] = {{kDLUInt, 64, 1}, {kDLInt, 64, 1}, {kDLUInt, 64, 1}, {kDLInt, 64, 1}},
+        [TYPES_QUANTISED] = {{kDLFloat8_e4m3fn, 8, 1},
+                             {kDLFloat8_e5m2, 8, 1},
+                             {kDLInt, 8, 1},
+                             {kDLFloat8_e4m3fn, 8, 1}},
+        [TYPES_BLOCK_SCALE] = {
+            {kDLFloat, 32, 1}, {kDLFloat8_e8m0fnu, 8, 1}, {kDLFloat, 32, 1}, {kDLFloat, 32, 1}}};
     unsigned kind = take(b);
     if (kind < 248)
-        return good[kind % 4];
+        return good[types][kind % 4];
     return (DLDataType){(uint8_t)take(b), (uint8_t)take(b), (uint16_t)take(b)};
 }
 
@@ -101,9 +126,39 @@ static int measure(made *m) {
     return m->high - m->low <= ARENA;
 }
 
-/* A tensor over the axes in `mask` of `sizes`, spoilt now and then; whether it fits the arena. */
-static int take_tensor(bytes *b, made *m, int ndim, const int64_t *sizes, uint64_t mask,
-                       int full_rank) {
+/* The axes of x that a role has. */
+static uint64_t mask_of(role_axes axes, const planish_norm *op) {
+    switch (axes) {
+    case AXES_AFFINE:
+        return op->affine_axes;
+    case AXES_KEPT:
+    case AXES_BLOCKS:
+        return ~op->reduce_axes;
+    case AXES_COLUMN:
+        return op->column_axes ? op->column_axes : op->affine_axes;
+    case AXES_MODULATION:
+        return op->modulation_axes;
+    default:
+        return axes == AXES_FULL ? ~(uint64_t)0 : 0;
+    }
+}
+
+/* How many blocks of scale_block elements a row has. */
+static int64_t blocks_of(const planish_norm *op, int ndim, const int64_t *sizes) {
+    int64_t row = 1;
+    for (int i = 0; i < ndim; i++)
+        if ((op->reduce_axes >> i & 1) && __builtin_mul_overflow(row, sizes[i], &row))
+            return 0;
+    return row > 0 ? (row - 1) / op->scale_block + 1 : 0;
+}
+
+/* A tensor of role r, spoilt now and then; whether it fits the arena. */
+static int take_tensor(bytes *b, made *m, role r, const planish_norm *op, int ndim,
+                       const int64_t *sizes, int full_rank) {
+    const role_axes axes = roles[r].axes;
+    const uint64_t mask = mask_of(axes, op);
+    if (axes == AXES_ONE || axes == AXES_PAIR)
+        full_rank = ndim = 0;
     memset(m, 0, sizeof *m);
     for (int i = 0; i < ndim; i++) {
         if (mask >> i & 1)
@@ -111,8 +166,12 @@ static int take_tensor(bytes *b, made *m, int ndim, const int64_t *sizes, uint64
         else if (full_rank)
             m->shape[m->dl.ndim++] = 1;
     }
+    if (axes == AXES_ONE || axes == AXES_PAIR)
+        m->shape[m->dl.ndim++] = axes == AXES_PAIR ? 2 : 1;
+    if (axes == AXES_BLOCKS && op->scale_block > 0)
+        m->shape[m->dl.ndim++] = blocks_of(op, ndim, sizes);
     m->dl.device.device_type = kDLCPU;
-    m->dl.dtype = take_dtype(b);
+    m->dl.dtype = take_dtype(b, roles[r].types);
     m->dl.shape = m->shape;
     unsigned spoil = take(b);
     if (spoil == 255)
@@ -170,37 +229,85 @@ static void in_reverse(void *context, int64_t count, planish_task task, void *ta
         task(task_data, i - 1, i);
 }
 
-static int writes(planish_pass pass, int part) {
-    static const unsigned outputs[] = {1u << 3 | 1u << 4 | 1u << 5, 0x700, 0x700, 0x50, 1u << 3};
-    return pass >= 0 && pass <= PLANISH_APPLY && (outputs[pass] >> part & 1);
+static int known(planish_pass pass) {
+    return pass >= 0 && pass <= PLANISH_BACKWARD_STATISTICS;
+}
+
+/* What of the operator belongs to stages: each is there now and then. */
+static void take_stages(bytes *b, planish_norm *op, unsigned axes) {
+    const unsigned there = take(b);
+    if (there & 1)
+        op->activation = (planish_activation)(take(b) % 5);
+    if (there & 2)
+        op->modulation_axes = take(b) % axes;
+    if (there & 4)
+        op->column_axes = take(b) % axes;
+    if (there & 8)
+        op->gate = PLANISH_GATE_BEFORE;
+    if (there & 16)
+        op->rounding = PLANISH_ROUND_XHAT;
+    if (there & 32)
+        op->dropout_p = take(b) / 256.0;
+    if (there & 64)
+        op->scale_block = take(b) % 8;
+    if (there & 128)
+        op->scale_format = PLANISH_SCALE_POWER_OF_TWO;
+    op->momentum = 0.1;
+}
+
+/* Which tensors a call has: mostly those of the norm alone that the pass takes; those of stages one
+ * in eight. */
+static role_set take_roles(bytes *b, planish_pass pass, const planish_norm *op, int staged) {
+    role_set wanted = 0;
+    for (int r = 0; r < ROLE_COUNT; r++)
+        if (!known(pass) || roles[r].takes >> pass & 1)
+            wanted |= ROLE_BIT(r);
+    if (op->kind == PLANISH_RMS)
+        wanted &= ~ROLE_BIT(ROLE_MEAN);
+    const unsigned drop = take(b) << 8 | take(b);
+    for (int r = 0; r < NORM_ROLES; r++)
+        if (drop >> r & 1 && take(b) <= 100)
+            wanted &= ~ROLE_BIT(r);
+    for (int r = NORM_ROLES; r < ROLE_COUNT; r++)
+        if ((wanted & ROLE_BIT(r)) && (!staged || take(b) % 8))
+            wanted &= ~ROLE_BIT(r);
+    return wanted;
+}
+
+static planish_norm take_operator(bytes *b, planish_pass *pass, int *ndim, int *staged) {
+    planish_norm op = {.struct_size = sizeof op};
+    *pass = (planish_pass)(take(b) % 6);
+    op.kind = (planish_kind)(take(b) % 2);
+    op.weight_offset = (int32_t)(take(b) % 2);
+    *ndim = (int)(take(b) % 6);
+    op.reduce_axes = take(b) % (1u << *ndim);
+    op.affine_axes = take(b) % (1u << *ndim);
+    op.eps = 1e-5;
+    *staged = take(b) % 2;
+    if (*staged)
+        take_stages(b, &op, 1u << *ndim);
+    unsigned spoil = take(b);
+    if (spoil == 255)
+        op.reduce_axes = take_word(b);
+    else if (spoil == 254)
+        op.affine_axes = take_word(b);
+    else if (spoil == 253)
+        *pass = (planish_pass)take_word(b);
+    else if (spoil == 252)
+        op.struct_size = take(b);
+    else if (spoil == 251) {
+        uint64_t word = take_word(b);
+        memcpy(&op.eps, &word, sizeof op.eps);
+    } else if (spoil == 250)
+        op.kind = (planish_kind)take_word(b);
+    return op;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const unsigned takes[] = {/* what each pass may have, as planish_tensors' fields */
-                                     0x03f, 0x7b3, 0x7ae, 0x051, 0x03f};
     bytes b = {data, data + size};
-    planish_norm op = {.struct_size = sizeof op};
-    planish_pass pass = (planish_pass)(take(&b) % 5);
-    op.kind = (planish_kind)(take(&b) % 2);
-    op.weight_offset = (int32_t)(take(&b) % 2);
-    int ndim = (int)(take(&b) % 6);
-    op.reduce_axes = take(&b) % (1u << ndim);
-    op.affine_axes = take(&b) % (1u << ndim);
-    op.eps = 1e-5;
-    unsigned spoil = take(&b);
-    if (spoil == 255)
-        op.reduce_axes = take_word(&b);
-    else if (spoil == 254)
-        op.affine_axes = take_word(&b);
-    else if (spoil == 253)
-        pass = (planish_pass)take_word(&b);
-    else if (spoil == 252)
-        op.struct_size = take(&b);
-    else if (spoil == 251) {
-        uint64_t word = take_word(&b);
-        memcpy(&op.eps, &word, sizeof op.eps);
-    } else if (spoil == 250)
-        op.kind = (planish_kind)take_word(&b);
+    planish_pass pass;
+    int ndim, staged;
+    planish_norm op = take_operator(&b, &pass, &ndim, &staged);
     /* The struct of a later header is longer, and what the library does not know may be set. */
     static _Alignas(planish_norm) unsigned char longer[256];
     memset(longer, 0, sizeof longer);
@@ -212,23 +319,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int64_t sizes[8];
     for (int i = 0; i < ndim; i++)
         sizes[i] = take_size(&b);
-    static made part[PARTS];
-    planish_tensors tensors = {.struct_size = sizeof tensors};
-    const DLTensor **fields = &tensors.x;
-    unsigned wanted = pass >= 0 && pass <= PLANISH_APPLY ? takes[pass] : 0xfff;
-    if (op.kind == PLANISH_RMS)
-        wanted &= ~0x10u;
-    int full_rank = (int)(take(&b) % 2), fits = 1;
-    unsigned drop = take(&b) << 8 | take(&b);
-    for (int p = 0; p < PARTS; p++) {
-        if (!(wanted >> p & 1) || ((drop >> p & 1) && take(&b) > 100))
-            continue;
-        uint64_t mask = p == 1 || p == 2 || p > 8 ? op.affine_axes
-                        : p >= 4 && p <= 6        ? ~op.reduce_axes
-                                                  : ~(uint64_t)0;
-        fits &= take_tensor(&b, &part[p], ndim, sizes, mask, full_rank);
-        fields[p] = &part[p].dl;
+    static made part[ROLE_COUNT];
+    const DLTensor *list[ROLE_COUNT] = {NULL};
+    const int full_rank = (int)(take(&b) % 2);
+    int fits = 1;
+    for (role_set wanted = take_roles(&b, pass, &op, staged); wanted; wanted &= wanted - 1) {
+        const role r = first_role(wanted);
+        fits &= take_tensor(&b, &part[r], r, &op, ndim, sizes, full_rank);
+        list[r] = &part[r].dl;
     }
+    const planish_tensors tensors = tensors_of_roles(list);
 
     char message[128] = {0};
     memset(message + 1, '#', sizeof message - 1);
@@ -268,9 +368,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         require(status == asked, "run's status is not workspace_bytes'", message);
     require(forks <= 2, "more than two parallel loops", "");
     memset(owned, 0, ARENA);
-    for (int p = 0; p < PARTS && status == PLANISH_OK; p++)
-        if (fields[p] && writes(pass, p))
-            mark_owned(&part[p]);
+    for (int r = 0; r < ROLE_COUNT && status == PLANISH_OK; r++)
+        if (list[r] && known(pass) && roles[r].writes >> pass & 1)
+            mark_owned(&part[r]);
     for (int i = 0; i < ARENA; i++)
         require(owned[i] || arena[i] == before[i], "a write outside the outputs", message);
     return 0;

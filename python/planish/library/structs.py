@@ -82,7 +82,9 @@ class Exec(ctypes.Structure):
         ("message", ctypes.c_void_p),
         ("message_bytes", ctypes.c_size_t),
         ("apart", ctypes.c_int),
+        ("not_read", ctypes.c_int),
         ("load_only", ctypes.c_int),
+        ("reserved", ctypes.c_int),
     )
 
 
