@@ -156,22 +156,29 @@ def _rank(rank: int, ranks: int, turns: int, out: str | None) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29531", "NCCL_NVLS_ENABLE": "0"}
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", rank=rank, world_size=ranks)
-    with torch.no_grad():
-        reduced = {str(rows): _reduced(rows, turns) for rows in (16384, 64)}
+    sharded: dict[str, Any] = {}
+    reduced: dict[str, Any] = {}
     found = {
         "gpu": torch.cuda.get_device_name(),
         "ranks": ranks,
         "torch": torch.__version__,
         "columns": COLUMNS,
-        "rms_norm, by rows": {str(rows): _sharded(rows, turns) for rows in (16384, 4096)},
+        "rms_norm, by rows": sharded,
         "all_reduce_add_rms_norm, by rows": reduced,
     }
-    if rank == 0:
-        text = json.dumps(found, indent=1)
-        print(text)
-        if out:
+    for into, rows, measure in (
+        (sharded, 16384, _sharded),
+        (sharded, 4096, _sharded),
+        (reduced, 16384, _reduced),
+        (reduced, 64, _reduced),
+    ):
+        with torch.set_grad_enabled(measure is _sharded):
+            into[str(rows)] = measure(rows, turns)
+        if rank == 0 and out:  # what is there so far
             with open(out, "w") as file:
-                file.write(text + "\n")
+                file.write(json.dumps(found, indent=1) + "\n")
+    if rank == 0:
+        print(json.dumps(found, indent=1))
     dist.destroy_process_group()
 
 

@@ -259,15 +259,30 @@ def test_a_model_of_timms_differs(name: str, activations: int, how: str) -> None
         assert (ours - expected).abs().max() <= 1e-3 * expected.abs().max()
 
 
-def test_timms_norm_with_what_planish_has_not_is_taken() -> None:
+@pytest.mark.parametrize("act", [nn.Tanh, nn.Hardswish, nn.ReLU6])
+def test_timms_norm_loses_what_planish_does_not_fuse(act: type[nn.Module]) -> None:
     norm_act: Any = pytest.importorskip("timm.layers.norm_act", reason="timm is not installed")
-    taken = norm_act.BatchNormAct2d(6, act_layer=nn.SiLU)
-    left = norm_act.BatchNormAct2d(6, act_layer=nn.Tanh)
-    model = nn.Sequential(taken, left)
-    expected = model.eval()(X)
+    fused = norm_act.BatchNormAct2d(6, act_layer=nn.SiLU)
+    apart = norm_act.BatchNormAct2d(6, act_layer=act)
+    model = nn.Sequential(fused, apart)
+    for training in (True, False):
+        other = copy.deepcopy(model).train(training)
+        planish.replace(model.train(training))
+        assert type(fused) is planish.BatchNorm2d and fused.activation == "silu"
+        assert isinstance(apart, planish.BatchNorm2d) and apart.activation is None
+        assert "BatchNorm2dThenActivation" in str(planish.replaced(model))
+        torch.testing.assert_close(model(X), other(X))
+        assert torch.equal(apart.running_mean, other[1].running_mean)
+        planish.restore(model)
+        assert type(apart) is norm_act.BatchNormAct2d and "activation" not in apart.__dict__
+        model.load_state_dict(other.state_dict())
+
+
+def test_a_norm_with_more_behind_it_is_taken() -> None:
+    norm_act: Any = pytest.importorskip("timm.layers.norm_act", reason="timm is not installed")
+    odd = norm_act.BatchNormAct2d(6, act_layer=nn.Tanh)
+    odd.more = nn.Conv2d(6, 6, 1)
+    model = nn.Sequential(odd)
     planish.replace(model)
-    assert type(taken) is planish.BatchNorm2d and taken.activation == "silu"
-    assert "planish fuses no Tanh behind a batch norm" in str(planish.replaced(model))
-    torch.testing.assert_close(model(X), expected)
-    planish.restore(model)
-    assert type(taken) is norm_act.BatchNormAct2d and "activation" not in taken.__dict__
+    assert type(odd) is norm_act.BatchNormAct2d
+    assert "planish fuses no Tanh" in str(planish.replaced(model))

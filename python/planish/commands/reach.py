@@ -1,9 +1,9 @@
 """Counts a model's norm calls: which ran on planish, which did not, why, and how long they took.
 
 What a norm is, is told by names here and not by what planish knows: a module whose class is called
-one and that has no norm inside, and torch's functions outside of such modules. Not counted:
-BatchNorm, of which planish has none, plain Lp norms of vectors and what is made of them
-(GlobalResponseNorm), and weight norm, a parametrization.
+one and that has no norm inside, and torch's functions outside of such modules. Not counted: plain
+Lp norms of vectors and what is made of them (GlobalResponseNorm), of which planish has none, and
+weight norm, a parametrization.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Reach:
     classes: dict[str, Calls]
     step_seconds: float
     rounds: list[Round] = dataclasses.field(default_factory=list)
-    #: Class -> calls of norms that planish has not, such as BatchNorm: in no other figure.
+    #: Class -> calls of norms that planish has not, such as LocalResponseNorm: in no other figure.
     foreign: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
     @property

@@ -23,6 +23,8 @@ from torch import Tensor, nn
 __all__ = ["decide", "swapped_forward"]
 
 _WITH_ACTIVATION = ("timm.layers.norm_act", "BatchNormAct2d")
+#: What such a module calls behind the norm, in this order.
+_CALLED_BEHIND = ("drop", "act")
 _STATISTICS = ("running_mean", "running_var")
 _VECTORS = ("weight", "bias", *_STATISTICS)
 
@@ -38,6 +40,20 @@ def _behind(module: nn.Module) -> tuple[bool, str | None]:
         if name is not None:
             found.append(name)
     return len(found) <= 1, found[0] if found else None
+
+
+def _called_behind(module: nn.Module, y: Tensor) -> Tensor:
+    for name in _CALLED_BEHIND:
+        y = module._modules[name](y)  # type: ignore[misc]
+    return y
+
+
+class BatchNorm2dThenActivation(batch_modules.BatchNorm2d):
+    """timm's BatchNormAct2d with an activation that planish does not fuse: its own runs behind
+    planish's norm."""
+
+    def forward(self, input: Tensor, addend: Tensor | None = None) -> Tensor:
+        return _called_behind(self, super().forward(input, addend))
 
 
 def _is_frozen(module: nn.Module) -> bool:
@@ -72,15 +88,23 @@ def _run(module: Any, x: Tensor, training: bool, activation: str | None) -> Tens
     return batch_norm(x, *vectors, training, momentum, module.eps, activation=activation)
 
 
-def _same(module: nn.Module, modes: tuple[bool, ...], activation: str | None) -> bool:
-    """Whether its own forward gives results, gradients and statistics of planish's."""
+def _same(
+    module: nn.Module, modes: tuple[bool, ...], activation: str | None, followed: bool
+) -> bool:
+    """Whether its own forward gives results, gradients and statistics of planish's; ``followed``:
+    of planish's with the modules behind it."""
+
+    def ours_of(x: Tensor, training: bool) -> Tensor:
+        y = _run(ours, x, training, activation)
+        return _called_behind(ours, y) if followed else y
+
     theirs, ours = _small(module), _small(module)
     generator = torch.Generator().manual_seed(6)
     x = torch.randn(3, theirs.running_mean.shape[0], 4, 5, generator=generator).double()
     for training in modes:
         theirs.train(training)
         pairs = []
-        for call in (theirs, lambda x, t=training: _run(ours, x, t, activation)):
+        for call in (theirs, functools.partial(ours_of, training=training)):
             leaf = x.clone().requires_grad_()
             y = call(leaf)
             pairs.append([y, *torch.autograd.grad(y.square().sum(), leaf)])
@@ -97,18 +121,20 @@ def _same(module: nn.Module, modes: tuple[bool, ...], activation: str | None) ->
 _found: dict[Any, bool] = {}
 
 
-def _prove(module: nn.Module, modes: tuple[bool, ...], activation: str | None) -> bool:
+def _prove(
+    module: nn.Module, modes: tuple[bool, ...], activation: str | None, followed: bool = False
+) -> bool:
     cls: Any = type(module)
     held = tuple(sorted((name, type(child)) for name, child in module._modules.items()))
     settings = (
         getattr(module, "track_running_stats", None),
         getattr(module, "momentum", None) is None,
     )
-    key = cls, cls.forward, held, modes, activation, settings
+    key = cls, cls.forward, held, modes, activation, followed, settings
     if key not in _found:
         try:
             with counts.uncounted(), probe.apart(), torch.device("cpu"):
-                _found[key] = _same(module, modes, activation)
+                _found[key] = _same(module, modes, activation, followed)
         except Exception:  # whatever a forward raises
             _found[key] = False
     return _found[key]
@@ -146,7 +172,8 @@ def decide(module: nn.Module) -> tuple[Any, str | None, str] | str | None:
     if why or "parametrizations" in module._modules:
         return why or "its parameters are computed (torch.nn.utils.parametrize)"
     fits, activation = _behind(module)
-    if not fits:
+    followed = with_activation and not fits and tuple(module._modules) == _CALLED_BEHIND
+    if not fits and not followed:
         names = [type(child).__name__ for child in module._modules.values()]
         return (
             f"planish fuses no {' and '.join(n for n in names if n != 'Identity')} behind a batch "
@@ -155,8 +182,14 @@ def decide(module: nn.Module) -> tuple[Any, str | None, str] | str | None:
     if with_activation:
         if not module.track_running_stats or not module.affine:
             return "without parameters or statistics of its own; planish.enable() reaches it"
-        if not _prove(module, (True, False), activation):
+        if not _prove(module, (True, False), activation, followed):
             return "its results are not those of a batch norm"
+        if followed:
+            return (
+                BatchNorm2dThenActivation,
+                None,
+                f"planish.BatchNorm2d, then {type(module.act).__name__}",
+            )
         name = "planish.BatchNorm2d" + (f" with {activation}" if activation else "")
         return batch_modules.BatchNorm2d, activation, name
     if not _prove(module, (False,), activation):

@@ -7,7 +7,7 @@ real sizes (``planish model``, ``planish try``).
 
 from __future__ import annotations
 
-from planish.zoo import diffusion, images, language, vision
+from planish.zoo import batch, diffusion, images, language, vision
 from planish.zoo.entry import FAMILIES as FAMILIES
 from planish.zoo.entry import Built as Built
 from planish.zoo.entry import Entry as Entry
@@ -31,4 +31,8 @@ __all__ = [
 
 def entries() -> dict[str, Entry]:
     """Every model by its name."""
-    return {entry.name: entry for m in (language, vision, diffusion, images) for entry in m.MODELS}
+    return {
+        entry.name: entry
+        for m in (language, vision, diffusion, images, batch)
+        for entry in m.MODELS
+    }

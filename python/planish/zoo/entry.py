@@ -14,6 +14,7 @@ from planish._torchvision import mend_torchvision
 from torch import Tensor, nn
 
 __all__ = [
+    "BATCH",
     "FAMILIES",
     "IMAGES",
     "LANGUAGE",
@@ -30,8 +31,8 @@ __all__ = [
 ]
 
 #: The families of docs/guide/coverage.md.
-FAMILIES = ("language", "vision, BERT, audio", "convolution, diffusion")
-LANGUAGE, VISION, IMAGES = FAMILIES
+FAMILIES = ("language", "vision, BERT, audio", "convolution, diffusion", "convolution, batch norm")
+LANGUAGE, VISION, IMAGES, BATCH = FAMILIES
 
 #: A model and the keyword arguments of its forward.
 Built = tuple[nn.Module, dict[str, Any]]
