@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import os
-import tempfile
 from typing import Any
 
 import pytest
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.functional as F
+from distributed_support import run
 from torch.nn.parallel import DistributedDataParallel
 
 import planish
 import torch
 from planish.operators import sync_batch
 from torch import Tensor, nn
-
-pytestmark = pytest.mark.skipif(
-    not dist.is_available() or not dist.is_gloo_available(), reason="this torch has no gloo"
-)
 
 #: Batches of the processes.
 BATCHES = {"two": [3, 3], "uneven": [1, 4, 2], "an empty one": [2, 0, 3, 1]}
@@ -49,9 +43,8 @@ def _step(norm: Any, x: Tensor, addend: Tensor | None) -> list[Any]:
     return [y.detach(), *(t.grad for t in leaves)]
 
 
-def _rank(rank: int, sizes: list[int], file: str, results: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=len(sizes))
+def _rank(sizes: list[int]) -> dict[Any, Any]:
+    rank = dist.get_rank()
     found: dict[Any, Any] = {}
     for activation, added, last in itertools.product((None, "relu", "silu"), *[(False, True)] * 2):
         x, addend = (pieces[rank] for pieces in _pieces(sizes, last, 0.0))
@@ -75,20 +68,13 @@ def _rank(rank: int, sizes: list[int], file: str, results: str) -> None:
     if min(sizes) > 0:
         model(far[rank] - 1e4).sum().backward()
         found["ddp"] = [p.grad for p in model.parameters()]
-    torch.save(found, f"{results}/{rank}.pt")
-    dist.destroy_process_group()
-
-
-def _run(sizes: list[int]) -> list[dict[Any, Any]]:
-    with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_rank, (sizes, os.path.join(folder, "store"), folder), len(sizes))
-        return [torch.load(f"{folder}/{rank}.pt") for rank in range(len(sizes))]
+    return found
 
 
 @pytest.mark.parametrize("case", BATCHES)
 def test_several_processes_differ_from_one(case: str) -> None:
     sizes = BATCHES[case]
-    ranks = _run(sizes)
+    ranks = run(len(sizes), _rank, sizes)
     for activation, added, last in itertools.product((None, "relu", "silu"), *[(False, True)] * 2):
         whole, addend = (torch.cat(pieces) for pieces in _pieces(sizes, last, 0.0))
         norm = _norm(planish.BatchNorm2d, activation)
