@@ -1,0 +1,99 @@
+/* What stands around a norm and runs in its pass: an Add before it, an activation behind it. */
+#include <string.h>
+
+#include "recipe.h"
+
+static void take(recipe *made, const ort_node *node) {
+    made->nodes[made->node_count++] = node;
+}
+
+/* Whether another node makes it: it may then itself depend on the sum, and a fused node may not read
+ * what is made of its own result. */
+static bool is_made(const ort_api *api, const ort_value_info *value) {
+    return value && graph_producer(api, value);
+}
+
+void recipe_add_before(recipe *made, const ort_api *api, free_nodes open) {
+    const ort_value_info *x = made->values[IN_X];
+    const ort_node *add = graph_producer(api, x);
+    const bool is_rows = made->facts.family == FAMILY_ROWS;
+    if (!is_rows || made->values[IN_RESIDUAL] || !graph_node_is(api, add, "Add") ||
+        !open.is_free(open.context, add) || is_made(api, made->values[IN_WEIGHT]) ||
+        is_made(api, made->values[IN_BIAS]))
+        return;
+    const graph_ends in = graph_inputs(api, add);
+    if (in.count != 2 || !in.list[0] || !in.list[1])
+        return;
+    made->values[IN_X] = in.list[0];
+    made->values[IN_RESIDUAL] = in.list[1];
+    made->values[OUT_SUM] = x;
+    take(made, add);
+}
+
+/* The nodes of the graph that read a value, at most so many. */
+typedef struct readers {
+    const ort_node *list[2];
+    int count;
+} readers;
+
+static readers readers_of(const ort_api *api, const ort_value_info *value) {
+    readers found = {.count = 0};
+    const size_t count = graph_readers(api, value);
+    if (count == 0 || count > 2)
+        return found;
+    int64_t places[2];
+    size_t readers_alone = 0;
+    if (!graph_ok(api, api->consumer_count(value, &readers_alone)) || readers_alone != count ||
+        !graph_ok(api, api->consumers(value, found.list, places, count)))
+        return found;
+    found.count = (int)count;
+    return found;
+}
+
+static bool reads(const ort_api *api, const ort_node *node, const char *name) {
+    const graph_ends in = graph_inputs(api, node);
+    for (size_t i = 0; i < in.count; i++)
+        if (in.list[i] && strcmp(graph_value_name(api, in.list[i]), name) == 0)
+            return true;
+    return false;
+}
+
+/* y * sigmoid(y): two readers of y, of which one reads the other's result. */
+static bool take_silu(recipe *made, const ort_api *api, const readers *of_y, free_nodes open) {
+    for (int i = 0; i < 2; i++) {
+        const ort_node *sigmoid = of_y->list[i], *mul = of_y->list[1 - i];
+        if (!graph_node_is(api, sigmoid, "Sigmoid") || !graph_node_is(api, mul, "Mul") ||
+            !open.is_free(open.context, sigmoid) || !open.is_free(open.context, mul))
+            continue;
+        const graph_ends gate = graph_outputs(api, sigmoid), out = graph_outputs(api, mul);
+        if (gate.count != 1 || out.count != 1 || !gate.list[0] || !out.list[0] ||
+            graph_readers(api, gate.list[0]) != 1 ||
+            !reads(api, mul, graph_value_name(api, gate.list[0])))
+            continue;
+        made->facts.activation = PLANISH_SILU;
+        made->values[OUT_Y] = out.list[0];
+        take(made, sigmoid);
+        take(made, mul);
+        return true;
+    }
+    return false;
+}
+
+void recipe_activation_behind(recipe *made, const ort_api *api, free_nodes open) {
+    if (made->facts.activation != PLANISH_IDENTITY)
+        return;
+    const readers of_y = readers_of(api, made->values[OUT_Y]);
+    if (of_y.count == 2) {
+        take_silu(made, api, &of_y, open);
+        return;
+    }
+    if (of_y.count != 1 || !open.is_free(open.context, of_y.list[0]) ||
+        !graph_node_is(api, of_y.list[0], "Relu"))
+        return;
+    const graph_ends out = graph_outputs(api, of_y.list[0]);
+    if (out.count != 1 || !out.list[0])
+        return;
+    made->facts.activation = PLANISH_RELU;
+    made->values[OUT_Y] = out.list[0];
+    take(made, of_y.list[0]);
+}
