@@ -40,8 +40,8 @@ static ort_status *supported_devices(ort_factory *base, const ort_hardware *cons
     *found = 0;
     for (size_t i = 0; i < count && !status && *found < most; i++)
         if (self->api->hardware_type(devices[i]) == ORT_CPU) {
-            status = self->api->ep_api()->create_device(base, devices[i], NULL, NULL,
-                                                        &made[*found]);
+            status =
+                self->api->ep_api()->create_device(base, devices[i], NULL, NULL, &made[*found]);
             *found += !status;
         }
     return status;

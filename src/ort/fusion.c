@@ -7,19 +7,17 @@ static void take(recipe *made, const ort_node *node) {
     made->nodes[made->node_count++] = node;
 }
 
-/* Whether another node makes it: it may then itself depend on the sum, and a fused node may not read
- * what is made of its own result. */
-static bool is_made(const ort_api *api, const ort_value_info *value) {
-    return value && graph_producer(api, value);
-}
-
-void recipe_add_before(recipe *made, const ort_api *api, free_nodes open) {
+void recipe_add_before(recipe *made, const node_set *nodes) {
+    const ort_api *api = nodes->api;
     const ort_value_info *x = made->values[IN_X];
-    const ort_node *add = graph_producer(api, x);
+    const ort_node *add = nodes_maker(nodes, x);
     const bool is_rows = made->facts.family == FAMILY_ROWS;
     if (!is_rows || made->values[IN_RESIDUAL] || !graph_node_is(api, add, "Add") ||
-        !open.is_free(open.context, add) || is_made(api, made->values[IN_WEIGHT]) ||
-        is_made(api, made->values[IN_BIAS]))
+        !nodes_is_free(nodes, add))
+        return;
+    /* Weights that are made may depend on the sum, and a fused node may not read what is made of
+     * its own result. */
+    if (nodes_maker(nodes, made->values[IN_WEIGHT]) || nodes_maker(nodes, made->values[IN_BIAS]))
         return;
     const graph_ends in = graph_inputs(api, add);
     if (in.count != 2 || !in.list[0] || !in.list[1])
@@ -59,11 +57,12 @@ static bool reads(const ort_api *api, const ort_node *node, const char *name) {
 }
 
 /* y * sigmoid(y): two readers of y, of which one reads the other's result. */
-static bool take_silu(recipe *made, const ort_api *api, const readers *of_y, free_nodes open) {
+static bool take_silu(recipe *made, const node_set *nodes, const readers *of_y) {
+    const ort_api *api = nodes->api;
     for (int i = 0; i < 2; i++) {
         const ort_node *sigmoid = of_y->list[i], *mul = of_y->list[1 - i];
         if (!graph_node_is(api, sigmoid, "Sigmoid") || !graph_node_is(api, mul, "Mul") ||
-            !open.is_free(open.context, sigmoid) || !open.is_free(open.context, mul))
+            !nodes_is_free(nodes, sigmoid) || !nodes_is_free(nodes, mul))
             continue;
         const graph_ends gate = graph_outputs(api, sigmoid), out = graph_outputs(api, mul);
         if (gate.count != 1 || out.count != 1 || !gate.list[0] || !out.list[0] ||
@@ -79,15 +78,16 @@ static bool take_silu(recipe *made, const ort_api *api, const readers *of_y, fre
     return false;
 }
 
-void recipe_activation_behind(recipe *made, const ort_api *api, free_nodes open) {
+void recipe_activation_behind(recipe *made, const node_set *nodes) {
+    const ort_api *api = nodes->api;
     if (made->facts.activation != PLANISH_IDENTITY)
         return;
     const readers of_y = readers_of(api, made->values[OUT_Y]);
     if (of_y.count == 2) {
-        take_silu(made, api, &of_y, open);
+        take_silu(made, nodes, &of_y);
         return;
     }
-    if (of_y.count != 1 || !open.is_free(open.context, of_y.list[0]) ||
+    if (of_y.count != 1 || !nodes_is_free(nodes, of_y.list[0]) ||
         !graph_node_is(api, of_y.list[0], "Relu"))
         return;
     const graph_ends out = graph_outputs(api, of_y.list[0]);

@@ -33,9 +33,9 @@ const char *graph_node_name(const ort_api *api, const ort_node *node) {
     return text_or(api, api->node_name(node, &name), &name);
 }
 
-size_t graph_node_id(const ort_api *api, const ort_node *node) {
-    size_t id = SIZE_MAX;
-    return graph_ok(api, api->node_id(node, &id)) ? id : SIZE_MAX;
+const char *graph_provider(const ort_api *api, const ort_node *node) {
+    const char *name = NULL;
+    return text_or(api, api->node_ep(node, &name), &name);
 }
 
 typedef ort_status *(*count_of)(const ort_node *, size_t *);
@@ -118,12 +118,6 @@ graph_value graph_value_of(const ort_api *api, const ort_value_info *value) {
         graph_ok(api, api->size_names(tensor, found.names, rank)))
         found.rank = (int)rank;
     return found;
-}
-
-const ort_node *graph_producer(const ort_api *api, const ort_value_info *value) {
-    const ort_node *node = NULL;
-    size_t output = 0;
-    return graph_ok(api, api->producer(value, &node, &output)) ? node : NULL;
 }
 
 size_t graph_readers(const ort_api *api, const ort_value_info *value) {

@@ -1,5 +1,5 @@
-/* What the runtime's graph says of a node, with its errors taken as "not known": whoever asks leaves
- * such a node to the runtime. */
+/* What the runtime's graph says of a node, with its errors taken as "not known": whoever asks
+ * leaves such a node to the runtime. */
 #ifndef PLANISH_ORT_GRAPH_H
 #define PLANISH_ORT_GRAPH_H
 
@@ -15,8 +15,9 @@ bool graph_ok(const ort_api *api, ort_status *status);
 const char *graph_operator(const ort_api *api, const ort_node *node); /* "" where not known */
 const char *graph_domain(const ort_api *api, const ort_node *node);   /* "" is ONNX's own */
 bool graph_node_is(const ort_api *api, const ort_node *node, const char *name);
+/* The provider that it was given to; "" where it still may be given. */
+const char *graph_provider(const ort_api *api, const ort_node *node);
 const char *graph_node_name(const ort_api *api, const ort_node *node);
-size_t graph_node_id(const ort_api *api, const ort_node *node);
 
 typedef struct graph_ends {
     const ort_value_info *list[GRAPH_ENDS]; /* NULL where one is left out */
@@ -33,15 +34,13 @@ bool graph_has(const ort_api *api, const ort_node *node, const char *name);
 const char *graph_value_name(const ort_api *api, const ort_value_info *value);
 
 typedef struct graph_value {
-    int32_t type;                         /* of its elements; 0 where it is no tensor */
-    int rank;                             /* -1: not known */
-    int64_t sizes[PLANISH_MAX_NDIM];      /* -1: not known */
-    const char *names[PLANISH_MAX_NDIM];  /* of sizes that are not known; "" where they have none */
+    int32_t type;                        /* of its elements; 0 where it is no tensor */
+    int rank;                            /* -1: not known */
+    int64_t sizes[PLANISH_MAX_NDIM];     /* -1: not known */
+    const char *names[PLANISH_MAX_NDIM]; /* of sizes that are not known; "" where they have none */
 } graph_value;
 graph_value graph_value_of(const ort_api *api, const ort_value_info *value);
 
-/* The node that makes it in this graph; NULL where none does. */
-const ort_node *graph_producer(const ort_api *api, const ort_value_info *value);
 /* How many nodes read it, where it is seen; with an output of the graph one more. */
 size_t graph_readers(const ort_api *api, const ort_value_info *value);
 

@@ -67,7 +67,8 @@ static planish_tensors forward_tensors(const norm_run *run) {
     };
 }
 
-/* ---- Rows ------------------------------------------------------------------------------------- */
+/* ---- Rows -------------------------------------------------------------------------------------
+ */
 
 /* What x and the residual make together; both are then seen so. */
 static planish_status broadcast_sum(norm_run *run, int64_t *sizes, int *rank) {
@@ -121,8 +122,7 @@ static planish_status run_rows(norm_run *run) {
     if (axis < 0 || axis >= rank)
         return fail(run->error, PLANISH_ERROR_AXES, "axis is %lld, x has %d axes",
                     (long long)facts->axis, rank);
-    planish_norm op =
-        planish_last_axes_op(facts->kind, rank, (int32_t)(rank - axis), facts->eps);
+    planish_norm op = planish_last_axes_op(facts->kind, rank, (int32_t)(rank - axis), facts->eps);
     op.activation = facts->activation;
     status = see_weight(run, IN_WEIGHT, "weight", &op.affine_axes);
     if (status == PLANISH_OK)
@@ -143,11 +143,13 @@ static planish_status run_rows(norm_run *run) {
     return run_call(run, &op, PLANISH_FORWARD, &tensors);
 }
 
-/* ---- Channels --------------------------------------------------------------------------------- */
+/* ---- Channels ---------------------------------------------------------------------------------
+ */
 
 static planish_status see_channels(norm_run *run, slot s, const char *name, uint64_t axes) {
     if (run->is_there[s] && !view_along(&run->views[s], &run->views[IN_X], axes))
-        return fail(run->error, PLANISH_ERROR_SHAPE, "%s has not one number for each channel", name);
+        return fail(run->error, PLANISH_ERROR_SHAPE, "%s has not one number for each channel",
+                    name);
     return PLANISH_OK;
 }
 
@@ -219,7 +221,8 @@ static planish_status run_instance(norm_run *run) {
     return status == PLANISH_OK ? run_call(run, &op, PLANISH_FORWARD, &tensors) : status;
 }
 
-/* ---- Batches ---------------------------------------------------------------------------------- */
+/* ---- Batches ----------------------------------------------------------------------------------
+ */
 
 static planish_status apply_running(norm_run *run, const planish_norm *op) {
     planish_tensors tensors = forward_tensors(run);

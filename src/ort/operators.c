@@ -133,9 +133,8 @@ bool recipe_of_node(recipe *made, const ort_api *api, const ort_node *node, cons
     const operator_row *row = row_of(api, node);
     if (!row)
         return false;
-    *made = (recipe){.facts = {.family = row->family, .kind = row->kind},
-                     .nodes = {node},
-                     .node_count = 1};
+    *made = (recipe){
+        .facts = {.family = row->family, .kind = row->kind}, .nodes = {node}, .node_count = 1};
     made->facts.eps = graph_real(api, node, "epsilon", row->eps);
     const graph_ends in = graph_inputs(api, node), out = graph_outputs(api, node);
     if (since_of(api, node) < row->since) {

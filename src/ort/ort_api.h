@@ -1,7 +1,7 @@
 /*
- * The part of ONNX Runtime's C interface that planish uses, declared in C: nothing of the runtime is
- * needed to build. Its tables are append-only, so an entry is known by its place, which is asserted
- * below; what stands between is left out. This file knows nothing of norms.
+ * The part of ONNX Runtime's C interface that planish uses, declared in C: nothing of the runtime
+ * is needed to build. Its tables are append-only, so an entry is known by its place, which is
+ * asserted below; what stands between is left out. This file knows nothing of norms.
  */
 #ifndef PLANISH_ORT_API_H
 #define PLANISH_ORT_API_H
@@ -89,8 +89,7 @@ typedef struct ort_api {
     int32_t (*hardware_type)(const ort_hardware *);
     ort_unused to_317[9];
     const ort_ep_api *(*ep_api)(void);
-    ort_unused to_323[5];
-    ort_status *(*producer)(const ort_value_info *, const ort_node **, size_t *output);
+    ort_unused to_324[6];
     ort_status *(*consumer_count)(const ort_value_info *, size_t *);
     ort_status *(*consumers)(const ort_value_info *, const ort_node **, int64_t *inputs,
                              size_t count);
@@ -100,8 +99,7 @@ typedef struct ort_api {
     ort_unused to_344[12];
     ort_status *(*node_count)(const ort_graph *, size_t *);
     ort_status *(*nodes)(const ort_graph *, const ort_node **, size_t count);
-    ort_unused to_348[2];
-    ort_status *(*node_id)(const ort_node *, size_t *);
+    ort_unused to_349[3];
     ort_status *(*node_name)(const ort_node *, const char **);
     ort_status *(*node_operator)(const ort_node *, const char **);
     ort_status *(*node_domain)(const ort_node *, const char **);
@@ -112,7 +110,9 @@ typedef struct ort_api {
     ort_status *(*outputs)(const ort_node *, const ort_value_info **, size_t count);
     ort_unused to_361[4];
     ort_status *(*attribute)(const ort_node *, const char *name, const ort_attribute **);
-    ort_unused to_390[28];
+    ort_unused to_368[6];
+    ort_status *(*node_ep)(const ort_node *, const char **);
+    ort_unused to_390[21];
     bool (*has_shape)(const ort_tensor_info *);
     ort_unused to_414[23];
     /* A tensor's type and sizes, which stay the value's. */
@@ -135,11 +135,12 @@ ORT_STANDS_AT(parallel_for, 274);
 ORT_STANDS_AT(value_name, 289);
 ORT_STANDS_AT(hardware_type, 307);
 ORT_STANDS_AT(ep_api, 317);
-ORT_STANDS_AT(producer, 323);
+ORT_STANDS_AT(consumer_count, 324);
 ORT_STANDS_AT(is_graph_output, 330);
 ORT_STANDS_AT(node_count, 344);
-ORT_STANDS_AT(node_id, 348);
+ORT_STANDS_AT(node_name, 349);
 ORT_STANDS_AT(attribute, 361);
+ORT_STANDS_AT(node_ep, 368);
 ORT_STANDS_AT(has_shape, 390);
 ORT_STANDS_AT(type_and_sizes, 414);
 

@@ -13,45 +13,8 @@ typedef struct provider {
     const ort_logger *logger;
 } provider;
 
-/* ---- Which nodes are taken -------------------------------------------------------------------- */
-
-typedef struct open_nodes {
-    const ort_node **list;
-    bool *is_taken;
-    size_t count;
-} open_nodes;
-
-static bool is_free(const void *context, const ort_node *node) {
-    const open_nodes *open = context;
-    for (size_t i = 0; i < open->count; i++)
-        if (open->list[i] == node)
-            return !open->is_taken[i];
-    return false; /* of another graph */
-}
-
-static void mark_taken(open_nodes *open, const recipe *made) {
-    for (int n = 0; n < made->node_count; n++)
-        for (size_t i = 0; i < open->count; i++)
-            if (open->list[i] == made->nodes[n])
-                open->is_taken[i] = true;
-}
-
-static bool open_all(open_nodes *open, const ort_api *api, const ort_graph *graph) {
-    *open = (open_nodes){.count = 0};
-    size_t count = 0;
-    if (!graph_ok(api, api->node_count(graph, &count)) || count == 0)
-        return false;
-    open->list = malloc(count * sizeof *open->list);
-    open->is_taken = calloc(count, sizeof *open->is_taken);
-    if (open->list && open->is_taken && graph_ok(api, api->nodes(graph, open->list, count)))
-        open->count = count;
-    return open->count > 0;
-}
-
-static void close_all(open_nodes *open) {
-    free(open->list);
-    free(open->is_taken);
-}
+/* ---- Which nodes are taken --------------------------------------------------------------------
+ */
 
 static void say_left(const provider *self, const ort_node *node, const char *reason) {
     char line[256];
@@ -62,7 +25,7 @@ static void say_left(const provider *self, const ort_node *node, const char *rea
 }
 
 /* The recipe of a norm with what runs in its pass; false where the node is none, or is left. */
-static bool recipe_at(recipe *made, const provider *self, const ort_node *node, open_nodes *open) {
+static bool recipe_at(recipe *made, const provider *self, const ort_node *node, node_set *nodes) {
     const char *reason = NULL;
     if (!recipe_of_node(made, self->api, node, &reason))
         return false;
@@ -70,37 +33,34 @@ static bool recipe_at(recipe *made, const provider *self, const ort_node *node, 
         say_left(self, node, reason);
         return false;
     }
-    const free_nodes still = {is_free, open};
-    recipe_add_before(made, self->api, still);
-    recipe_activation_behind(made, self->api, still);
-    mark_taken(open, made);
+    recipe_add_before(made, nodes);
+    recipe_activation_behind(made, nodes);
+    for (int i = 0; i < made->node_count; i++)
+        nodes_take(nodes, made->nodes[i]);
     return true;
 }
 
 static ort_status *get_capability(ort_ep *ep, const ort_graph *graph, ort_support *support) {
     const provider *self = (const provider *)ep;
     const ort_ep_api *ep_api = self->api->ep_api();
-    open_nodes open;
+    node_set nodes = nodes_of(self->api, graph, PLANISH_ORT_NAME);
     ort_status *status = NULL;
-    size_t found = 0;
-    open_all(&open, self->api, graph);
-    for (size_t i = 0; i < open.count && !status; i++) {
+    for (size_t i = 0; i < nodes.count && !status; i++) {
         recipe made;
-        if (!open.is_taken[i] && recipe_at(&made, self, open.list[i], &open)) {
+        if (!nodes.is_taken[i] && recipe_at(&made, self, nodes.list[i], &nodes))
             status = ep_api->fuse_nodes(support, made.nodes, (size_t)made.node_count, NULL);
-            found++;
-        }
     }
-    close_all(&open);
+    nodes_free(&nodes);
     return status;
 }
 
-/* ---- What runs them --------------------------------------------------------------------------- */
+/* ---- What runs them ---------------------------------------------------------------------------
+ */
 
 static int place_of(const ort_api *api, const graph_ends *ends, const ort_value_info *value) {
     for (size_t i = 0; value && i < ends->count; i++)
-        if (ends->list[i] && strcmp(graph_value_name(api, ends->list[i]),
-                                    graph_value_name(api, value)) == 0)
+        if (ends->list[i] &&
+            strcmp(graph_value_name(api, ends->list[i]), graph_value_name(api, value)) == 0)
             return (int)i;
     return -1;
 }
@@ -137,15 +97,14 @@ static norm_kernel *kernel_of(const provider *self, const recipe *made, const or
 /* The graph of the nodes that were taken together is read as the whole was. */
 static norm_kernel *compile_one(const provider *self, const ort_graph *graph,
                                 const ort_node *fused) {
-    open_nodes open;
+    node_set nodes = nodes_of(self->api, graph, PLANISH_ORT_NAME);
     norm_kernel *kernel = NULL;
-    open_all(&open, self->api, graph);
-    for (size_t i = 0; i < open.count && !kernel; i++) {
+    for (size_t i = 0; i < nodes.count && !kernel; i++) {
         recipe made;
-        if (recipe_at(&made, self, open.list[i], &open))
+        if (recipe_at(&made, self, nodes.list[i], &nodes))
             kernel = kernel_of(self, &made, fused);
     }
-    close_all(&open);
+    nodes_free(&nodes);
     return kernel;
 }
 
@@ -163,7 +122,8 @@ static ort_status *compile(ort_ep *ep, const ort_graph **graphs, const ort_node 
         norm_kernel *kernel = compile_one(self, graphs[i], fused[i]);
         if (!kernel) {
             release_computes(ep, computes, i);
-            return self->api->create_status(ORT_FAIL, "planish: a fused node is not what was taken");
+            return self->api->create_status(ORT_FAIL,
+                                            "planish: a fused node is not what was taken");
         }
         computes[i] = &kernel->compute;
     }

@@ -5,7 +5,7 @@
 #ifndef PLANISH_ORT_RECIPE_H
 #define PLANISH_ORT_RECIPE_H
 
-#include "graph.h"
+#include "nodes.h"
 
 /* Which axes a norm is over, once the sizes are known. */
 typedef enum family {
@@ -53,17 +53,13 @@ typedef struct recipe {
     int node_count;
 } recipe;
 
-/* Whether the node is a norm by its name, and then whether planish takes it: *reason is NULL, or says
- * in a few words why it is left to the runtime. */
+/* Whether the node is a norm by its name, and then whether planish takes it: *reason is NULL, or
+ * says in a few words why it is left to the runtime. */
 bool recipe_of_node(recipe *made, const ort_api *api, const ort_node *node, const char **reason);
 
-/* The node before or behind, in the same pass, where that gives the same: an Add that makes x, and an
- * activation that alone reads y. `is_free` says whether a node may still be taken. */
-typedef struct free_nodes {
-    bool (*is_free)(const void *context, const ort_node *node);
-    const void *context;
-} free_nodes;
-void recipe_add_before(recipe *made, const ort_api *api, free_nodes open);
-void recipe_activation_behind(recipe *made, const ort_api *api, free_nodes open);
+/* Free nodes before and behind it join it, which run in the same pass: an Add that makes x, and an
+ * activation that alone reads y. */
+void recipe_add_before(recipe *made, const node_set *nodes);
+void recipe_activation_behind(recipe *made, const node_set *nodes);
 
 #endif

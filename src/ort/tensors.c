@@ -136,12 +136,12 @@ planish_status run_make_output(norm_run *run, slot s, const int64_t *sizes, int 
     size_t known_rank = 0;
     void *data = NULL;
     planish_status status = told(
-        run,
-        api->output(run->context, (size_t)run->kernel->at[s], sizes, (size_t)rank, &value),
+        run, api->output(run->context, (size_t)run->kernel->at[s], sizes, (size_t)rank, &value),
         "output");
     if (status != PLANISH_OK || !value)
         return status;
-    status = told(run, api->type_and_sizes(value, &type, &known, &known_rank), "sizes of an output");
+    status =
+        told(run, api->type_and_sizes(value, &type, &known, &known_rank), "sizes of an output");
     if (status == PLANISH_OK)
         status = told(run, api->tensor_data(value, &data), "data of an output");
     if (status == PLANISH_OK) {

@@ -13,6 +13,8 @@ __all__ = ["PROVIDER", "register", "session_options", "taken"]
 #: The provider's name to the runtime (src/ort/provider.h).
 PROVIDER = "PlanishExecutionProvider"
 _REGISTERED_AS = "planish"
+#: An entry of options that planish has been put into.
+_MARK = "planish.added"
 #: The first runtime whose interface has what planish uses.
 _LEAST = (1, 24)
 _lock = threading.Lock()
@@ -68,10 +70,10 @@ def register() -> None:
 def session_options(options: Any = None) -> Any:
     """These onnxruntime.SessionOptions, or new ones, with planish before the runtime's own kernels.
 
-    It registers the provider where that has not been done. Nodes that planish does not take run on
-    what comes after it, in the end the runtime's own CPU kernels. Options that a session was made
-    with may be given again. Errors: as ``register``; TypeError where ``options`` are of another
-    type.
+    It registers the provider where that has not been done. planish comes behind the providers that
+    the options have already; nodes that it does not take run on the runtime's own CPU kernels. The
+    same options may be given again. Errors: as ``register``; TypeError where ``options`` are of
+    another type.
     """
     register()
     runtime = _runtime()
@@ -82,7 +84,10 @@ def session_options(options: Any = None) -> Any:
             f"planish.ort.session_options: options must be onnxruntime.SessionOptions, "
             f"not {type(options).__name__}"
         )
-    if not options.has_providers():
+    try:
+        options.get_session_config_entry(_MARK)
+    except RuntimeError:  # of the runtime: there is none
+        options.add_session_config_entry(_MARK, "1")
         options.add_provider_for_devices(_devices(runtime)[:1], {})
     return options
 
