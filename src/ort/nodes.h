@@ -18,7 +18,8 @@ typedef struct node_set {
     size_t maker_count;
 } node_set;
 
-/* Nodes of providers other than `own` are taken. Where the graph cannot be read, or there is no memory, it has no nodes. */
+/* Nodes of providers other than `own` are taken. Where the graph cannot be read, or there is no
+ * memory, it has no nodes. */
 node_set nodes_of(const ort_api *api, const ort_graph *graph, const char *own);
 void nodes_free(node_set *nodes);
 

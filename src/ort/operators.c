@@ -126,6 +126,11 @@ static const char *read_batch(recipe *made, const ort_api *api, const ort_node *
         return "mean or var is missing";
     if (made->facts.training ? !has_both : has_one)
         return "its outputs are not those of training_mode";
+    for (int s = IN_MEAN; made->facts.training && s <= IN_VAR; s++) {
+        const int32_t type = graph_value_of(api, made->values[s]).type;
+        if (type != ORT_F32 && type != ORT_F64)
+            return "running statistics of training are not of f32 or f64";
+    }
     return NULL;
 }
 
