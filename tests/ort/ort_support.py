@@ -11,8 +11,9 @@ import pytest
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
-import planish.ort  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+import planish.ort  # noqa: E402
 
 MICROSOFT = "com.microsoft"
 TYPES = {
@@ -90,9 +91,7 @@ def random(*shape: int, seed: int = 0, dtype: str = "float32") -> Any:
     return made.astype(dtype)
 
 
-def normed(
-    x: Any, axes: Sequence[int], eps: float, rms: bool = False
-) -> tuple[Any, Any, Any]:
+def normed(x: Any, axes: Sequence[int], eps: float, rms: bool = False) -> tuple[Any, Any, Any]:
     """xhat, mean and rstd in float64; an attribute epsilon is a float32."""
     eps = float(numpy.float32(eps))
     x = numpy.asarray(x, numpy.float64)

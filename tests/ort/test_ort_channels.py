@@ -187,7 +187,7 @@ def batch_model(x: Any, dtype: str, training: bool, opset: int = 15) -> bytes:
     return model(
         [node(BATCH, ["x", *"wbmv"], outputs, **attributes)],
         {"x": (dtype, x.shape)},
-        {n: dtype for n in outputs},
+        dict.fromkeys(outputs, dtype),
         numbers,
         opset=opset,
     )

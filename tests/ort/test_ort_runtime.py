@@ -48,7 +48,7 @@ def test_options_are_those_that_were_given() -> None:
     assert planish.ort.session_options(given) is given
     for _ in range(2):  # and may be given again
         assert planish.ort.taken(session(simple(), given)) == [(LAYER,)]
-    with pytest.raises(TypeError, match="options must be onnxruntime.SessionOptions, not dict"):
+    with pytest.raises(TypeError, match=r"options must be onnxruntime\.SessionOptions, not dict"):
         planish.ort.session_options({})
 
 
@@ -193,7 +193,7 @@ def test_parallel_execution_mode() -> None:
         close(y, normed(x, [1], 10.0**-i)[0] * random(32, seed=1))
 
 
-# ---- What may be missing --------------------------------------------------------------------------
+# ---- What may be missing -------------------------------------------------------------------------
 
 
 def test_no_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
