@@ -28,26 +28,6 @@ void recipe_add_before(recipe *made, const node_set *nodes) {
     take(made, add);
 }
 
-/* The nodes of the graph that read a value, at most so many. */
-typedef struct readers {
-    const ort_node *list[2];
-    int count;
-} readers;
-
-static readers readers_of(const ort_api *api, const ort_value_info *value) {
-    readers found = {.count = 0};
-    const size_t count = graph_readers(api, value);
-    if (count == 0 || count > 2)
-        return found;
-    int64_t places[2];
-    size_t readers_alone = 0;
-    if (!graph_ok(api, api->consumer_count(value, &readers_alone)) || readers_alone != count ||
-        !graph_ok(api, api->consumers(value, found.list, places, count)))
-        return found;
-    found.count = (int)count;
-    return found;
-}
-
 static bool reads(const ort_api *api, const ort_node *node, const char *name) {
     const graph_ends in = graph_inputs(api, node);
     for (size_t i = 0; i < in.count; i++)
@@ -57,7 +37,7 @@ static bool reads(const ort_api *api, const ort_node *node, const char *name) {
 }
 
 /* y * sigmoid(y): two readers of y, of which one reads the other's result. */
-static bool take_silu(recipe *made, const node_set *nodes, const readers *of_y) {
+static bool take_silu(recipe *made, const node_set *nodes, const node_readers *of_y) {
     const ort_api *api = nodes->api;
     for (int i = 0; i < 2; i++) {
         const ort_node *sigmoid = of_y->list[i], *mul = of_y->list[1 - i];
@@ -82,18 +62,16 @@ void recipe_activation_behind(recipe *made, const node_set *nodes) {
     const ort_api *api = nodes->api;
     if (made->facts.activation != PLANISH_IDENTITY)
         return;
-    const readers of_y = readers_of(api, made->values[OUT_Y]);
+    const node_readers of_y = nodes_readers(nodes, made->values[OUT_Y]);
     if (of_y.count == 2) {
         take_silu(made, nodes, &of_y);
         return;
     }
-    if (of_y.count != 1 || !nodes_is_free(nodes, of_y.list[0]) ||
-        !graph_node_is(api, of_y.list[0], "Relu"))
-        return;
-    const graph_ends out = graph_outputs(api, of_y.list[0]);
+    const ort_node *relu = nodes_sole_reader(nodes, made->values[OUT_Y], "Relu");
+    const graph_ends out = relu ? graph_outputs(api, relu) : (graph_ends){.count = 0};
     if (out.count != 1 || !out.list[0])
         return;
     made->facts.activation = PLANISH_RELU;
     made->values[OUT_Y] = out.list[0];
-    take(made, of_y.list[0]);
+    take(made, relu);
 }

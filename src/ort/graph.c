@@ -128,3 +128,14 @@ size_t graph_readers(const ort_api *api, const ort_value_info *value) {
         return SIZE_MAX;
     return readers + is_output;
 }
+
+const void *graph_constant(const ort_api *api, const ort_value_info *value) {
+    bool is_constant = false;
+    const ort_value *tensor = NULL;
+    void *data = NULL;
+    if (!graph_ok(api, api->is_constant(value, &is_constant)) || !is_constant ||
+        !graph_ok(api, api->initializer(value, &tensor)) || !tensor ||
+        !graph_ok(api, api->tensor_data((ort_value *)tensor, &data)))
+        return NULL;
+    return data;
+}

@@ -41,6 +41,8 @@ typedef struct graph_value {
 } graph_value;
 graph_value graph_value_of(const ort_api *api, const ort_value_info *value);
 
+/* What it holds, where it is a constant of the model; else NULL. */
+const void *graph_constant(const ort_api *api, const ort_value_info *value);
 /* How many nodes read it, where it is seen; with an output of the graph one more. */
 size_t graph_readers(const ort_api *api, const ort_value_info *value);
 

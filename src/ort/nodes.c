@@ -75,3 +75,24 @@ const ort_node *nodes_maker(const node_set *nodes, const ort_value_info *value) 
         bsearch(&wanted, nodes->makers, nodes->maker_count, sizeof *nodes->makers, by_value);
     return found ? nodes->list[found->node] : NULL;
 }
+
+node_readers nodes_readers(const node_set *nodes, const ort_value_info *value) {
+    const ort_api *api = nodes->api;
+    node_readers found = {.count = 0};
+    int64_t places[2];
+    size_t count = 0;
+    if (!graph_ok(api, api->consumer_count(value, &count)) || count == 0 || count > 2 ||
+        graph_readers(api, value) != count ||
+        !graph_ok(api, api->consumers(value, found.list, places, count)))
+        return (node_readers){.count = 0};
+    found.count = (int)count;
+    return found;
+}
+
+const ort_node *nodes_sole_reader(const node_set *nodes, const ort_value_info *value,
+                                  const char *name) {
+    const node_readers found = nodes_readers(nodes, value);
+    const bool is_it = found.count == 1 && nodes_is_free(nodes, found.list[0]) &&
+                       graph_node_is(nodes->api, found.list[0], name);
+    return is_it ? found.list[0] : NULL;
+}

@@ -29,4 +29,14 @@ void nodes_take(node_set *nodes, const ort_node *node);
 /* The node of this graph that makes the value; NULL: it is an input or a constant. */
 const ort_node *nodes_maker(const node_set *nodes, const ort_value_info *value);
 
+/* The nodes that read a value which is no output of the graph, where they are at most two. */
+typedef struct node_readers {
+    const ort_node *list[2];
+    int count; /* 0: more, or others than nodes */
+} node_readers;
+node_readers nodes_readers(const node_set *nodes, const ort_value_info *value);
+/* The one node that reads it, if that is free and of this operator; else NULL. */
+const ort_node *nodes_sole_reader(const node_set *nodes, const ort_value_info *value,
+                                  const char *name);
+
 #endif

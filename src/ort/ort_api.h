@@ -35,7 +35,7 @@ enum { ORT_LOG_VERBOSE, ORT_LOG_INFO, ORT_LOG_WARNING, ORT_LOG_ERROR };
 enum { ORT_CPU = 0 };
 enum { ORT_ATTRIBUTE_INT = 1, ORT_ATTRIBUTE_FLOAT = 3 };
 /* Of a tensor's elements. */
-enum { ORT_F32 = 1, ORT_F16 = 10, ORT_F64 = 11, ORT_BF16 = 16 };
+enum { ORT_F32 = 1, ORT_I64 = 7, ORT_F16 = 10, ORT_F64 = 11, ORT_BF16 = 16 };
 /* Of a value that is a tensor. */
 enum { ORT_TENSOR = 1 };
 
@@ -93,7 +93,8 @@ typedef struct ort_api {
     ort_status *(*consumer_count)(const ort_value_info *, size_t *);
     ort_status *(*consumers)(const ort_value_info *, const ort_node **, int64_t *inputs,
                              size_t count);
-    ort_unused to_330[4];
+    ort_status *(*initializer)(const ort_value_info *, const ort_value **);
+    ort_unused to_330[3];
     ort_status *(*is_graph_output)(const ort_value_info *, bool *);
     ort_status *(*is_constant)(const ort_value_info *, bool *);
     ort_unused to_344[12];
@@ -136,6 +137,7 @@ ORT_STANDS_AT(value_name, 289);
 ORT_STANDS_AT(hardware_type, 307);
 ORT_STANDS_AT(ep_api, 317);
 ORT_STANDS_AT(consumer_count, 324);
+ORT_STANDS_AT(initializer, 326);
 ORT_STANDS_AT(is_graph_output, 330);
 ORT_STANDS_AT(node_count, 344);
 ORT_STANDS_AT(node_name, 349);

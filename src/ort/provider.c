@@ -27,12 +27,14 @@ static void say_left(const provider *self, const ort_node *node, const char *rea
 /* The recipe of a norm with what runs in its pass; false where the node is none, or is left. */
 static bool recipe_at(recipe *made, const provider *self, const ort_node *node, node_set *nodes) {
     const char *reason = NULL;
-    if (!recipe_of_node(made, self->api, node, &reason))
+    if (!recipe_of_node(made, self->api, node, &reason) &&
+        !recipe_of_written_rms(made, nodes, node))
         return false;
     if (reason) {
         say_left(self, node, reason);
         return false;
     }
+    recipe_group_around(made, nodes);
     recipe_add_before(made, nodes);
     recipe_activation_behind(made, nodes);
     for (int i = 0; i < made->node_count; i++)

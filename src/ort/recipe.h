@@ -45,7 +45,7 @@ typedef struct norm_facts {
     bool training;
 } norm_facts;
 
-enum { RECIPE_NODES = 4 };
+enum { RECIPE_NODES = 12 };
 typedef struct recipe {
     norm_facts facts;
     const ort_value_info *values[SLOT_COUNT];
@@ -56,6 +56,15 @@ typedef struct recipe {
 /* Whether the node is a norm by its name, and then whether planish takes it: *reason is NULL, or
  * says in a few words why it is left to the runtime. */
 bool recipe_of_node(recipe *made, const ort_api *api, const ort_node *node, const char **reason);
+
+/*
+ * Norms that a model has written out in other operators, as torch.onnx.export does for older
+ * versions of ONNX. An RMS norm, from its ReduceMean on: Pow(x, 2), ReduceMean, Add(eps), Sqrt,
+ * Reciprocal, Mul(x), Mul(weight) and around an InstanceNorm of (N, groups, -1) with weight 1 and
+ * bias 0, a GroupNorm: Reshape, InstanceNormalization, Reshape, Mul(weight), Add(bias)
+ */
+bool recipe_of_written_rms(recipe *made, const node_set *nodes, const ort_node *mean);
+void recipe_group_around(recipe *made, const node_set *nodes);
 
 /* Free nodes before and behind it join it, which run in the same pass: an Add that makes x, and an
  * activation that alone reads y. */
