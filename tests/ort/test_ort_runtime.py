@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -226,6 +227,28 @@ def test_a_bad_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"libplanish_ort.so was not registered: .*"):
         planish.ort.register()
     assert library().path.with_name("libplanish_ort.so").is_file()
+
+
+def test_the_library_in_an_older_runtime() -> None:
+    """Its own check: such a runtime has no table of the version, but the first one's functions."""
+    makes = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p)
+    asks = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)
+    said: list[tuple[int, bytes]] = []
+
+    @makes
+    def create_status(code: int, sentence: bytes) -> int:
+        said.append((code, sentence))
+        return 4096
+
+    table = (ctypes.c_void_p * 102)(ctypes.cast(create_status, ctypes.c_void_p))
+    get = asks(lambda version: ctypes.addressof(table) if version < 24 else 0)
+    base = (ctypes.c_void_p * 2)(ctypes.cast(get, ctypes.c_void_p))
+    create = ctypes.CDLL(str(library().path.with_name("libplanish_ort.so"))).CreateEpFactories
+    create.restype = ctypes.c_void_p
+    factories, count = (ctypes.c_void_p * 4)(), ctypes.c_size_t(7)
+    status = create(b"planish", base, None, factories, ctypes.c_size_t(4), ctypes.byref(count))
+    assert status == 4096 and count.value == 0
+    assert said == [(9, b"planish wants ONNX Runtime 1.24 or later")]
 
 
 def test_the_runtime_alone_gives_the_same() -> None:
