@@ -3,7 +3,7 @@ planish's execution provider. On the CPU in f32, two threads, by turns.
 
     python bench/ort_models.py --csv FILE              # models and norms
     python bench/ort_models.py bert norms              # some of them
-    python bench/ort_models.py --opset 20              # as torch.onnx.export does by default
+    python bench/ort_models.py --opset 20 23           # 20 is torch.onnx.export's by default
 
 A turn is one run of each session, one after the other. The columns with `ms` are the fastest turn
 by the clock, those with `cpu` the median of the process' CPU time, both in milliseconds; threads do
@@ -126,7 +126,7 @@ def exported(name: str, opset: int, folder: Path) -> tuple[Path, dict[str, Any]]
 
 
 def norm_model(name: str, shape: tuple[int, ...], what: str) -> tuple[bytes, dict[str, Any]]:
-    """One norm; `what` stands around it: "add", "silu" or nothing."""
+    """One norm; `what` stands around it: "add", "silu", "relu" or nothing."""
     random = numpy.random.default_rng(0)
     channels = shape[-1] if name in ("LayerNormalization", "RMSNormalization") else shape[1]
     weights = {n: random.random(channels, numpy.float32) + 0.5 for n in "wbmv"}
@@ -136,17 +136,15 @@ def norm_model(name: str, shape: tuple[int, ...], what: str) -> tuple[bytes, dic
     if what == "add":
         inputs.append("r")
         nodes.append(helper.make_node("Add", ["x", "r"], ["s"]))
-    nodes.append(
-        helper.make_node(
-            name, ["s" if what == "add" else "x", *takes], ["z" if what == "silu" else "y"],
-            **attributes,
-        )
-    )  # fmt: skip
+    x, y = "s" if what == "add" else "x", "z" if what in ("silu", "relu") else "y"
+    nodes.append(helper.make_node(name, [x, *takes], [y], **attributes))
     if what == "silu":
         nodes += [
             helper.make_node("Sigmoid", ["z"], ["q"]),
             helper.make_node("Mul", ["z", "q"], ["y"]),
         ]
+    if what == "relu":
+        nodes.append(helper.make_node("Relu", ["z"], ["y"]))
     graph = helper.make_graph(
         nodes, "norm",
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in inputs],
@@ -175,6 +173,8 @@ NORMS: list[tuple[str, tuple[int, ...], str]] = [
     ("InstanceNormalization", (1, 64, 128, 128), ""),
     ("BatchNormalization", (1, 64, 56, 56), ""),
     ("BatchNormalization", (8, 256, 28, 28), ""),
+    ("BatchNormalization", (8, 256, 28, 28), "relu"),
+    ("BatchNormalization", (4, 64, 112, 112), "relu"),
 ]
 
 
@@ -239,7 +239,7 @@ def main() -> None:
     """Measures what was asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("cases", nargs="*", choices=[*MODELS, "norms", []], help="all by default")
-    parser.add_argument("--opset", type=int, default=23)
+    parser.add_argument("--opset", type=int, nargs="+", default=[23], help="of the models")
     parser.add_argument("--seconds", type=float, default=20, help="for each model; norms: a tenth")
     parser.add_argument("--csv", type=Path)
     given = parser.parse_args()
@@ -254,12 +254,14 @@ def main() -> None:
                     model, feeds = norm_model(operator, shape, what)
                     rows.append(measured(label, model, feeds, given.seconds / 10))
             else:
-                path, feeds = exported(name, given.opset, Path(folder))
-                rows.append(measured(name, str(path), feeds, given.seconds))
+                for opset in given.opset:
+                    path, feeds = exported(name, opset, Path(folder))
+                    label = f"{name}, opset {opset}"
+                    rows.append(measured(label, str(path), feeds, given.seconds))
     if given.csv:
         with given.csv.open("w", newline="", encoding="utf-8") as file:
             file.write(f"# onnxruntime {onnxruntime.__version__}, torch {torch.__version__}, "
-                       f"opset {given.opset}, f32, two threads\n")  # fmt: skip
+                       "f32, two threads\n")  # fmt: skip
             file.write(f"# python bench/ort_models.py {' '.join(sys.argv[1:])}\n")
             file.write(f"# load {' '.join(f'{load:.1f}' for load in os.getloadavg())}\n")
             writer = csv.DictWriter(file, COLUMNS)

@@ -36,8 +36,9 @@ planish_status run_groups(norm_run *run) {
     const norm_facts *facts = &run->kernel->facts;
     tensor_view *x = &run->views[IN_X];
     const int rank = x->tensor.ndim;
-    if (rank < 3)
-        return fail(run->error, PLANISH_ERROR_SHAPE, "x has %d axes, wanted at least 3", rank);
+    if (rank < 3 || rank == PLANISH_MAX_NDIM)
+        return fail(run->error, PLANISH_ERROR_SHAPE, "x has %d axes, wanted 3 to %d", rank,
+                    PLANISH_MAX_NDIM - 1);
     const int64_t channels = x->sizes[facts->channels_last ? rank - 1 : 1];
     if (channels % facts->groups != 0)
         return fail(run->error, PLANISH_ERROR_SHAPE, "%lld channels do not divide into %lld groups",

@@ -43,9 +43,9 @@ static planish_status read_input(norm_run *run, slot s) {
         status = told(run, api->tensor_data((ort_value *)value, &data), "data of an input");
     if (status != PLANISH_OK)
         return status;
-    if (rank > PLANISH_MAX_NDIM - 1)
+    if (rank > PLANISH_MAX_NDIM)
         return fail(run->error, PLANISH_ERROR_SHAPE, "an input has %zu axes, at most %d are taken",
-                    rank, PLANISH_MAX_NDIM - 1);
+                    rank, PLANISH_MAX_NDIM);
     view_dense(&run->views[s], data, element_of(type), sizes, (int)rank);
     run->is_there[s] = true;
     return PLANISH_OK;

@@ -255,3 +255,22 @@ def test_the_runtime_alone_gives_the_same() -> None:
     x = random(7, 32)
     with_planish, alone = session(simple()), own_session(simple())
     close(with_planish.run(None, {"x": x})[0], alone.run(None, {"x": x})[0].astype("f8"), times=3)
+
+
+@pytest.mark.parametrize("name", [LAYER, "GroupNormalization"])
+@pytest.mark.parametrize("rank", [15, 16, 17])
+def test_many_axes(name: str, rank: int) -> None:
+    """planish takes 16 axes, of which groups need one; the rest is the runtime's."""
+    attributes = {} if name == LAYER else {"num_groups": 2}
+    shape = [2, 4, *[1] * (rank - 3), 8]
+    size = 8 if name == LAYER else 4
+    text = model(
+        [node(name, ["x", "w", "b"], ["y"], **attributes)],
+        {"x": ("float32", shape)},
+        {"y": "float32"},
+        {"w": random(size, seed=1), "b": random(size, seed=2)},
+    )
+    made, x = session(text), random(*shape)
+    assert (planish.ort.taken(made) == [(name,)]) == (rank <= (16 if name == LAYER else 15))
+    (y,), (wanted,) = made.run(None, {"x": x}), own_session(text).run(None, {"x": x})
+    close(y, wanted.astype("f8"), times=3)
