@@ -70,8 +70,13 @@ static const ort_attribute *attribute_of(const ort_api *api, const ort_node *nod
     return graph_ok(api, api->attribute(node, name, &found)) ? found : NULL;
 }
 
-bool graph_has(const ort_api *api, const ort_node *node, const char *name) {
-    return attribute_of(api, node, name) != NULL;
+bool graph_only_whole(const ort_api *api, const ort_node *node, const char *name, int64_t *value) {
+    const ort_attribute *found = attribute_of(api, node, name);
+    size_t written = 0;
+    return found &&
+           graph_ok(api, api->read_attribute(found, ORT_ATTRIBUTE_INTS, value, sizeof *value,
+                                             &written)) &&
+           written == sizeof *value;
 }
 
 int64_t graph_whole(const ort_api *api, const ort_node *node, const char *name, int64_t otherwise) {
@@ -129,13 +134,16 @@ size_t graph_readers(const ort_api *api, const ort_value_info *value) {
     return readers + is_output;
 }
 
-const void *graph_constant(const ort_api *api, const ort_value_info *value) {
+bool graph_is_constant(const ort_api *api, const ort_value_info *value) {
     bool is_constant = false;
+    return graph_ok(api, api->is_constant(value, &is_constant)) && is_constant;
+}
+
+const void *graph_constant(const ort_api *api, const ort_value_info *value) {
     const ort_value *tensor = NULL;
     void *data = NULL;
-    if (!graph_ok(api, api->is_constant(value, &is_constant)) || !is_constant ||
-        !graph_ok(api, api->initializer(value, &tensor)) || !tensor ||
-        !graph_ok(api, api->tensor_data((ort_value *)tensor, &data)))
+    if (!graph_is_constant(api, value) || !graph_ok(api, api->initializer(value, &tensor)) ||
+        !tensor || !graph_ok(api, api->tensor_data((ort_value *)tensor, &data)))
         return NULL;
     return data;
 }

@@ -29,7 +29,8 @@ graph_ends graph_outputs(const ort_api *api, const ort_node *node);
 /* The value of an attribute, or what it is without one. */
 int64_t graph_whole(const ort_api *api, const ort_node *node, const char *name, int64_t otherwise);
 double graph_real(const ort_api *api, const ort_node *node, const char *name, double otherwise);
-bool graph_has(const ort_api *api, const ort_node *node, const char *name);
+/* Whether it is a list of one number, which is then written. */
+bool graph_only_whole(const ort_api *api, const ort_node *node, const char *name, int64_t *value);
 
 const char *graph_value_name(const ort_api *api, const ort_value_info *value);
 
@@ -41,6 +42,7 @@ typedef struct graph_value {
 } graph_value;
 graph_value graph_value_of(const ort_api *api, const ort_value_info *value);
 
+bool graph_is_constant(const ort_api *api, const ort_value_info *value);
 /* What it holds, where it is a constant of the model; else NULL. */
 const void *graph_constant(const ort_api *api, const ort_value_info *value);
 /* How many nodes read it, where it is seen; with an output of the graph one more. */

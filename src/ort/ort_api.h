@@ -33,7 +33,7 @@ typedef struct ort_session_options ort_session_options;
 enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_NOT_IMPLEMENTED = 9 };
 enum { ORT_LOG_VERBOSE, ORT_LOG_INFO, ORT_LOG_WARNING, ORT_LOG_ERROR };
 enum { ORT_CPU = 0 };
-enum { ORT_ATTRIBUTE_INT = 1, ORT_ATTRIBUTE_FLOAT = 3 };
+enum { ORT_ATTRIBUTE_INT = 1, ORT_ATTRIBUTE_INTS = 2, ORT_ATTRIBUTE_FLOAT = 3 };
 /* Of a tensor's elements. */
 enum { ORT_F32 = 1, ORT_I64 = 7, ORT_F16 = 10, ORT_F64 = 11, ORT_BF16 = 16 };
 /* Of a value that is a tensor. */

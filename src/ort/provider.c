@@ -28,7 +28,7 @@ static void say_left(const provider *self, const ort_node *node, const char *rea
 static bool recipe_at(recipe *made, const provider *self, const ort_node *node, node_set *nodes) {
     const char *reason = NULL;
     if (!recipe_of_node(made, self->api, node, &reason) &&
-        !recipe_of_written_rms(made, nodes, node))
+        !recipe_of_written_rows(made, nodes, node))
         return false;
     if (reason) {
         say_left(self, node, reason);

@@ -59,11 +59,14 @@ bool recipe_of_node(recipe *made, const ort_api *api, const ort_node *node, cons
 
 /*
  * Norms that a model has written out in other operators, as torch.onnx.export does for older
- * versions of ONNX. An RMS norm, from its ReduceMean on: Pow(x, 2), ReduceMean, Add(eps), Sqrt,
- * Reciprocal, Mul(x), Mul(weight) and around an InstanceNorm of (N, groups, -1) with weight 1 and
- * bias 0, a GroupNorm: Reshape, InstanceNormalization, Reshape, Mul(weight), Add(bias)
+ * versions of ONNX. Over the last axis, known by its ReduceMean of squares, an RMS norm, and behind
+ * the first two nodes, where d stands for x, a LayerNorm:
+ *     d = Sub(x, ReduceMean(x))
+ *     Pow(d, 2), ReduceMean, Add(eps), Sqrt, Reciprocal and Mul(d) or Div, Mul(weight), Add(bias)
+ * and around an InstanceNorm of (N, groups, -1) with weight 1 and bias 0, a GroupNorm:
+ *     Reshape, InstanceNormalization, Reshape, Mul(weight), Add(bias)
  */
-bool recipe_of_written_rms(recipe *made, const node_set *nodes, const ort_node *mean);
+bool recipe_of_written_rows(recipe *made, const node_set *nodes, const ort_node *mean);
 void recipe_group_around(recipe *made, const node_set *nodes);
 
 /* Free nodes before and behind it join it, which run in the same pass: an Add that makes x, and an

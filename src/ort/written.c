@@ -66,65 +66,113 @@ static const ort_node *last_of(const recipe *made) {
     return made->nodes[made->node_count - 1];
 }
 
-/* Whether a ReduceMean is over the last axis alone, which it keeps. */
-static bool is_of_last_axis(const ort_api *api, const ort_node *mean, const graph_ends *in,
-                            int rank) {
-    const double axis = in->count == 2 && in->list[1] ? number_of(api, in->list[1]) : (double)NAN;
+/* Whether a ReduceMean of a value of this rank is over the last axis alone, which it keeps. The
+ * axes are an input from version 18 on, before that an attribute. */
+static bool is_of_last_axis(const ort_api *api, const ort_node *mean, int rank) {
+    const graph_ends in = graph_inputs(api, mean);
+    int64_t axis = 0;
+    double number = (double)NAN;
+    if (in.count == 2 && in.list[1])
+        number = number_of(api, in.list[1]);
+    else if (in.count == 1 && graph_only_whole(api, mean, "axes", &axis))
+        number = (double)axis;
     return graph_whole(api, mean, "keepdims", 1) == 1 &&
-           (axis == -1 || (rank > 0 && axis == (double)(rank - 1)));
+           (number == -1 || (rank > 0 && number == (double)(rank - 1)));
 }
 
-/* x of x^2. */
-static const ort_value_info *squared(const node_set *nodes, const ort_node *pow) {
-    if (!graph_node_is(nodes->api, pow, "Pow") || !nodes_is_free(nodes, pow))
-        return NULL;
-    const graph_ends in = graph_inputs(nodes->api, pow);
-    const bool is_square =
-        in.count == 2 && in.list[0] && in.list[1] && number_of(nodes->api, in.list[1]) == 2;
-    return is_square ? in.list[0] : NULL;
+/* The value of which a free node of two inputs, made of this operator, is the result; its inputs.
+ */
+static graph_ends inputs_of_maker(const node_set *nodes, const ort_value_info *value,
+                                  const char *name, const ort_node **maker) {
+    *maker = nodes_maker(nodes, value);
+    if (!graph_node_is(nodes->api, *maker, name) || !nodes_is_free(nodes, *maker))
+        return (graph_ends){.count = 0};
+    return graph_inputs(nodes->api, *maker);
 }
 
-bool recipe_of_written_rms(recipe *made, const node_set *nodes, const ort_node *mean) {
+/* What is normalised: x, or x - mean(x), whose two nodes are then taken. */
+static void begin_written(recipe *made, const node_set *nodes, const ort_value_info *centred) {
     const ort_api *api = nodes->api;
-    if (!graph_node_is(api, mean, "ReduceMean"))
+    const ort_node *subtract, *mean;
+    made->values[IN_X] = centred;
+    const graph_ends of_sub = inputs_of_maker(nodes, centred, "Sub", &subtract);
+    if (of_sub.count != 2 || !of_sub.list[0] || !of_sub.list[1])
+        return;
+    const graph_ends of_mean = inputs_of_maker(nodes, of_sub.list[1], "ReduceMean", &mean);
+    if (of_mean.count < 1 || !of_mean.list[0] || !is_same(api, of_mean.list[0], of_sub.list[0]) ||
+        !is_of_last_axis(api, mean, graph_value_of(api, of_sub.list[0]).rank) ||
+        nodes_readers(nodes, of_sub.list[1]).count != 1 || nodes_readers(nodes, centred).count != 2)
+        return; /* an RMS norm of a difference */
+    made->values[IN_X] = of_sub.list[0];
+    made->facts.kind = PLANISH_LAYER;
+    made->nodes[made->node_count++] = subtract;
+    made->nodes[made->node_count++] = mean;
+}
+
+/* From the root on: the quotient of what is normalised and it. */
+static bool divide(recipe *made, const node_set *nodes, const ort_value_info **value,
+                   const ort_value_info *centred) {
+    const ort_api *api = nodes->api;
+    const ort_value_info *root = *value;
+    if (step(made, nodes, value, "Div")) {
+        const graph_ends in = graph_inputs(api, last_of(made));
+        return in.count == 2 && in.list[0] && in.list[1] && is_same(api, in.list[0], centred) &&
+               is_same(api, in.list[1], root);
+    }
+    if (!step(made, nodes, value, "Reciprocal"))
+        return false;
+    const ort_value_info *reciprocal = *value;
+    if (!step(made, nodes, value, "Mul"))
+        return false;
+    const ort_value_info *other = other_input(api, last_of(made), reciprocal);
+    return other && is_same(api, other, centred);
+}
+
+/* A constant vector that the sole reader of *value joins with it; NULL where there is none. One
+ * that is made may depend on what is inside. */
+static const ort_value_info *vector_joined(recipe *made, const node_set *nodes,
+                                           const ort_value_info **value, const char *name) {
+    const ort_node *next = nodes_sole_reader(nodes, *value, name);
+    const ort_value_info *vector = next ? other_input(nodes->api, next, *value) : NULL;
+    const bool fits = vector && graph_is_constant(nodes->api, vector) &&
+                      graph_value_of(nodes->api, vector).rank == 1;
+    return fits && step(made, nodes, value, name) ? vector : NULL;
+}
+
+bool recipe_of_written_rows(recipe *made, const node_set *nodes, const ort_node *mean) {
+    const ort_api *api = nodes->api;
+    if (!graph_node_is(api, mean, "ReduceMean") || !nodes_is_free(nodes, mean))
         return false;
     const graph_ends in = graph_inputs(api, mean);
     const ort_value_info *value = in.count > 0 ? in.list[0] : NULL;
-    const ort_node *pow = nodes_maker(nodes, value);
-    const ort_value_info *x = squared(nodes, pow);
-    if (!x || nodes_readers(nodes, value).count != 1)
+    const ort_node *pow;
+    const graph_ends of_pow = inputs_of_maker(nodes, value, "Pow", &pow);
+    if (of_pow.count != 2 || !of_pow.list[0] || !of_pow.list[1] ||
+        number_of(api, of_pow.list[1]) != 2 || nodes_readers(nodes, value).count != 1)
         return false;
-    const graph_value known = graph_value_of(api, x);
-    if ((known.type != ORT_F32 && known.type != ORT_F64) ||
-        !is_of_last_axis(api, mean, &in, known.rank))
+    const ort_value_info *centred = of_pow.list[0], *before;
+    const graph_value known = graph_value_of(api, centred);
+    if ((known.type != ORT_F32 && known.type != ORT_F64) || !is_of_last_axis(api, mean, known.rank))
         return false;
     *made = (recipe){.facts = {.family = FAMILY_ROWS, .kind = PLANISH_RMS, .axis = -1},
-                     .values = {[IN_X] = x},
                      .nodes = {pow, mean},
                      .node_count = 2};
     value = output_of(api, mean);
-    const ort_value_info *before = value;
+    before = value;
+    begin_written(made, nodes, centred);
     if (!step(made, nodes, &value, "Add"))
         return false;
     const ort_value_info *eps = other_input(api, last_of(made), before);
     made->facts.eps = eps ? number_of(api, eps) : (double)NAN;
     if (isnan(made->facts.eps) || !step(made, nodes, &value, "Sqrt") ||
-        !step(made, nodes, &value, "Reciprocal"))
+        !divide(made, nodes, &value, centred))
         return false;
-    before = value;
-    if (!step(made, nodes, &value, "Mul"))
+    made->values[IN_WEIGHT] = vector_joined(made, nodes, &value, "Mul");
+    if (!made->values[IN_WEIGHT])
         return false;
-    const ort_value_info *again = other_input(api, last_of(made), before);
-    if (!again || !is_same(api, again, x))
-        return false;
-    before = value;
-    if (!step(made, nodes, &value, "Mul"))
-        return false;
-    /* A weight that is made may depend on what is inside. */
-    made->values[IN_WEIGHT] = other_input(api, last_of(made), before);
+    made->values[IN_BIAS] = vector_joined(made, nodes, &value, "Add");
     made->values[OUT_Y] = value;
-    return made->values[IN_WEIGHT] && graph_constant(api, made->values[IN_WEIGHT]) &&
-           graph_value_of(api, made->values[IN_WEIGHT]).rank == 1;
+    return true;
 }
 
 /* Whether two values have the same sizes, be they known or named alike. */
@@ -142,7 +190,7 @@ static bool same_sizes(const graph_value *a, const graph_value *b) {
  */
 static bool is_of_channels(const ort_api *api, const ort_value_info *value, int rank,
                            int64_t channels) {
-    if (!value || !graph_constant(api, value))
+    if (!value || !graph_is_constant(api, value))
         return false;
     const graph_value known = graph_value_of(api, value);
     const int at = 1 - (rank - known.rank);

@@ -65,9 +65,12 @@ def session(text: bytes, given: Any = None) -> Any:
     return onnxruntime.InferenceSession(text, planish.ort.session_options(given or options()))
 
 
-def own_session(text: bytes) -> Any:
+def own_session(text: bytes, optimised: bool = True) -> Any:
     """Without planish."""
-    return onnxruntime.InferenceSession(text, options(), providers=["CPUExecutionProvider"])
+    given = options()
+    if not optimised:
+        given.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(text, given, providers=["CPUExecutionProvider"])
 
 
 def run(text: bytes, feeds: dict[str, Any], taken: Sequence[tuple[str, ...]]) -> list[Any]:
