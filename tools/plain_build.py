@@ -103,7 +103,8 @@ def configured(source: Path, architecture: str, folder: Path) -> tuple[list[list
         sys.exit(f"plain_build.py: meson for {architecture}: {done.stdout}{done.stderr}")
     commands = json.loads((folder / "compile_commands.json").read_text())
     project = json.loads((folder / "meson-info" / "intro-projectinfo.json").read_text())
-    return [arguments(c, source) for c in commands], project["version"]
+    own = [c for c in commands if not c["output"].startswith("libplanish_ort.so.p")]
+    return [arguments(c, source) for c in own], project["version"]
 
 
 def arguments(command: dict[str, str], source: Path) -> list[str]:

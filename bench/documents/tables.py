@@ -10,6 +10,7 @@ from .cpu import accuracy, calls, cpu_groups, cpu_sweep, older_calls, switch
 from .fused import by_turns, fused, trained, trained_short
 from .gpu import gpu_decode, gpu_images, gpu_other_rows, gpu_rows, gpu_silu
 from .models import HOST, MODELS, model_table, models_short
+from .ort import ort
 
 GPU_FORWARD = (
     "gpu-24/table-forward.csv",
@@ -94,5 +95,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "calls-cpu": lambda: calls(
         "zen4-6/calls.csv", "AMD EPYC (Zen 4), one thread, torch 2.13, thread time"
     ),
+    "ort-models": lambda: ort("zen4-7/ort.csv", models=True),
+    "ort-norms": lambda: ort("zen4-7/ort.csv", models=False),
     "calls-gpu": lambda: older_calls("gpu-11/overhead.txt", "NVIDIA H200, torch 2.11"),
 }

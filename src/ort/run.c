@@ -1,0 +1,203 @@
+#include "run.h"
+
+#include <stdlib.h>
+
+#include "../bound_call.h"
+#include "../views.h"
+#include "pool.h"
+
+static DLDataType element_of(int32_t type) {
+    switch (type) {
+    case ORT_F16:
+        return (DLDataType){kDLFloat, 16, 1};
+    case ORT_BF16:
+        return (DLDataType){kDLBfloat, 16, 1};
+    case ORT_F64:
+        return (DLDataType){kDLFloat, 64, 1};
+    default:
+        return (DLDataType){kDLFloat, 32, 1};
+    }
+}
+
+/* The runtime's error as planish's. */
+static planish_status told(norm_run *run, ort_status *status, const char *what) {
+    return graph_ok(run->kernel->api, status)
+               ? PLANISH_OK
+               : fail(run->error, PLANISH_ERROR_ARGUMENT, "the runtime gives no %s", what);
+}
+
+static planish_status read_input(norm_run *run, slot s) {
+    const ort_api *api = run->kernel->api;
+    const ort_value *value = NULL;
+    planish_status status =
+        told(run, api->input(run->context, (size_t)run->kernel->at[s], &value), "input");
+    if (status != PLANISH_OK || !value)
+        return status;
+    int32_t type = 0;
+    const int64_t *sizes = NULL;
+    size_t rank = 0;
+    void *data = NULL;
+    status = told(run, api->type_and_sizes(value, &type, &sizes, &rank), "sizes of an input");
+    /* The runtime has one function for data that is written and read. */
+    if (status == PLANISH_OK)
+        status = told(run, api->tensor_data((ort_value *)value, &data), "data of an input");
+    if (status != PLANISH_OK)
+        return status;
+    if (rank > PLANISH_MAX_NDIM)
+        return fail(run->error, PLANISH_ERROR_SHAPE, "an input has %zu axes, at most %d are taken",
+                    rank, PLANISH_MAX_NDIM);
+    view_dense(&run->views[s], data, element_of(type), sizes, (int)rank);
+    run->is_there[s] = true;
+    return PLANISH_OK;
+}
+
+planish_status run_read_inputs(norm_run *run) {
+    for (int s = IN_X; s < OUT_Y; s++) {
+        const planish_status status =
+            run->kernel->at[s] < 0 ? PLANISH_OK : read_input(run, (slot)s);
+        if (status != PLANISH_OK)
+            return status;
+    }
+    return PLANISH_OK;
+}
+
+planish_status run_make_output(norm_run *run, slot s, const int64_t *sizes, int rank) {
+    const ort_api *api = run->kernel->api;
+    if (run->kernel->at[s] < 0)
+        return PLANISH_OK;
+    ort_value *value = NULL;
+    int32_t type = 0;
+    const int64_t *known = NULL;
+    size_t known_rank = 0;
+    void *data = NULL;
+    planish_status status = told(
+        run, api->output(run->context, (size_t)run->kernel->at[s], sizes, (size_t)rank, &value),
+        "output");
+    if (status != PLANISH_OK || !value)
+        return status;
+    status =
+        told(run, api->type_and_sizes(value, &type, &known, &known_rank), "sizes of an output");
+    if (status == PLANISH_OK)
+        status = told(run, api->tensor_data(value, &data), "data of an output");
+    if (status == PLANISH_OK) {
+        view_dense(&run->views[s], data, element_of(type), sizes, rank);
+        run->is_there[s] = true;
+    }
+    return status;
+}
+
+static planish_exec exec_of(norm_run *run, ort_pool *pool) {
+    return (planish_exec){
+        .struct_size = sizeof(planish_exec),
+        .parallel_for = ort_pool_parallel_for,
+        .parallel_context = pool,
+        .message = run->error.text,
+        .message_bytes = run->error.bytes,
+        /* The runtime gives each value memory of its own. */
+        .apart = 1,
+    };
+}
+
+/* Finds the plan, gives it a workspace, runs it. */
+planish_status run_call(norm_run *run, const planish_norm *op, planish_pass pass,
+                        const planish_tensors *tensors) {
+    ort_pool pool = {run->kernel->api, run->context};
+    planish_exec exec = exec_of(run, &pool);
+    bound_call call;
+    bound_stack stack;
+    void *on_heap = NULL;
+    planish_status status = bound_call_find(&call, op, pass, tensors, run->error);
+    if (status == PLANISH_OK) {
+        const size_t bytes = bound_call_bytes(&call, NULL);
+        if (!bound_call_on_stack(&call, bytes, &stack, &exec)) {
+            on_heap = malloc(bytes + BOUND_ALIGNMENT);
+            if (on_heap)
+                bound_call_use(on_heap, bytes, &exec);
+            else
+                status = fail(run->error, PLANISH_ERROR_OUT_OF_MEMORY,
+                              "no memory for a workspace of %zu bytes", bytes);
+        }
+    }
+    if (status == PLANISH_OK)
+        status = bound_call_run(&call, NULL, &exec);
+    free(on_heap);
+    bound_call_free(&call);
+    return status;
+}
+
+const DLTensor *run_tensor(const norm_run *run, slot s) {
+    return run->is_there[s] ? &run->views[s].tensor : NULL;
+}
+
+/* The tensors of a forward pass. */
+planish_tensors run_forward_tensors(const norm_run *run) {
+    return (planish_tensors){
+        .struct_size = sizeof(planish_tensors),
+        .x = run_tensor(run, IN_X),
+        .weight = run_tensor(run, IN_WEIGHT),
+        .bias = run_tensor(run, IN_BIAS),
+        .residual = run_tensor(run, IN_RESIDUAL),
+        .y = run_tensor(run, OUT_Y),
+        .sum = run_tensor(run, OUT_SUM),
+        .mean = run_tensor(run, OUT_MEAN),
+        .rstd = run_tensor(run, OUT_RSTD),
+    };
+}
+
+/* Memory for the sum where the node has no output for it; dense, with x's sizes. */
+static planish_status make_sum(norm_run *run) {
+    const tensor_view *x = &run->views[IN_X];
+    if (run->is_there[OUT_SUM])
+        return PLANISH_OK;
+    const int64_t elements = view_elements(&x->tensor);
+    const size_t bytes = (size_t)elements * (x->tensor.dtype.bits / 8U);
+    run->on_heap = malloc(bytes > 0 ? bytes : 1);
+    if (!run->on_heap)
+        return fail(run->error, PLANISH_ERROR_OUT_OF_MEMORY, "no memory for a sum of %zu bytes",
+                    bytes);
+    /* Laid out as y, which was made before. */
+    view_copy(&run->views[OUT_SUM], &run->views[OUT_Y]);
+    run->views[OUT_SUM].tensor.data = run->on_heap;
+    for (int i = 0; i < x->tensor.ndim; i++)
+        run->views[OUT_SUM].strides[i] = run->views[OUT_Y].strides[i];
+    return PLANISH_OK;
+}
+
+/*
+ * A norm by given statistics adds what this needs: with rstd 1 and no mean it is
+ * x + bias + addend.
+ */
+planish_status run_add_early_bias(norm_run *run, const planish_norm *op, uint64_t axes) {
+    if (!run->is_there[IN_EARLY_BIAS])
+        return PLANISH_OK;
+    tensor_view *x = &run->views[IN_X], *bias = &run->views[IN_EARLY_BIAS];
+    if (!view_along(bias, x, axes))
+        return fail(run->error, PLANISH_ERROR_SHAPE, "bias has not one number for each channel");
+    planish_status status = make_sum(run);
+    if (status != PLANISH_OK)
+        return status;
+    double one = 1;
+    tensor_view rstd;
+    int64_t sizes[PLANISH_MAX_NDIM];
+    for (int i = 0; i < x->tensor.ndim; i++)
+        sizes[i] = 1;
+    view_dense(&rstd, &one, (DLDataType){kDLFloat, 64, 1}, sizes, x->tensor.ndim);
+    for (int i = 0; i < x->tensor.ndim; i++)
+        sizes[i] = op->reduce_axes & PLANISH_AXIS(i) ? 1 : x->sizes[i];
+    view_broadcast(&rstd, sizes, x->tensor.ndim);
+    const planish_norm plain = planish_norm_op(PLANISH_RMS, op->reduce_axes, axes, 0);
+    const planish_tensors tensors = {
+        .struct_size = sizeof tensors,
+        .x = &x->tensor,
+        .bias = &bias->tensor,
+        .rstd = &rstd.tensor,
+        .addend = run_tensor(run, IN_RESIDUAL),
+        .y = &run->views[OUT_SUM].tensor,
+    };
+    status = run_call(run, &plain, PLANISH_APPLY, &tensors);
+    run->is_there[IN_RESIDUAL] = run->is_there[OUT_SUM] = false;
+    x->tensor.data = run->views[OUT_SUM].tensor.data;
+    for (int i = 0; i < x->tensor.ndim; i++)
+        x->strides[i] = run->views[OUT_SUM].strides[i];
+    return status;
+}
