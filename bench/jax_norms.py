@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """planish.jax beside XLA's own fusion and, on a GPU, Pallas' kernels: microseconds a norm.
 
-    python bench/jax_norms.py [--out FILE.csv] [--quick]
+    python bench/jax_norms.py [--out FILE.csv] [--quick] [--kinds layer,rms,batch]
 
 One jitted program norms so many arrays that together they are past every cache, in one dtype; the
 time is that of the program divided by their number, the median of turns in which the ways take part
 one after the other. Shares are those of a copy (forward) or of an add of two arrays (backward) of
-the same bytes, in the same turns. Needs jax alone, no torch.
+the same bytes, in the same turns. A batch norm is one in training: rows are the pixels of all
+images, columns the channels, and XLA has flax's text, which takes the variance in one pass. Needs
+jax alone, no torch.
 """
 
 from __future__ import annotations
@@ -19,12 +21,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-import jax
 import planish.jax as pj
 
 TURNS = 7
+#: Images of 56 x 56, 28 x 28, 14 x 14 and 7 x 7 pixels.
+BATCHES = [(25088, 64), (50176, 128), (3136, 256), (1568, 512)]
 SHAPES = [
     (4096, 768),
     (4096, 1024),
@@ -38,33 +42,47 @@ SHAPES = [
 PAST_CACHES = {"cpu": 1 << 28, "gpu": 1 << 29}
 
 
-def by_xla(rms: bool) -> Callable[..., Any]:
+def by_xla(kind: str) -> Callable[..., Any]:
     """The formula, as XLA fuses it."""
 
     def norm(x: Any, weight: Any) -> Any:
         wide = x.astype(jnp.float32)
-        centred = wide if rms else wide - wide.mean(-1, keepdims=True)
+        centred = wide if kind == "rms" else wide - wide.mean(-1, keepdims=True)
         rstd = jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-5)
         return (centred * rstd * weight).astype(x.dtype)
 
-    return norm
+    def batch(x: Any, weight: Any) -> Any:
+        wide = x.astype(jnp.float32)
+        mean, square = wide.mean(0), jnp.square(wide).mean(0)
+        rstd = jax.lax.rsqrt(jnp.maximum(square - jnp.square(mean), 0) + 1e-5)
+        return ((wide - mean) * (rstd * weight)).astype(x.dtype)
+
+    return batch if kind == "batch" else norm
 
 
-def by_planish(rms: bool) -> Callable[..., Any]:
-    return (lambda x, w: pj.rms_norm(x, w, 1e-5)) if rms else pj.layer_norm
+def by_planish(kind: str) -> Callable[..., Any]:
+    def batch(x: Any, weight: Any) -> Any:
+        return pj.batch_norm(x, weight=weight, training=True).y
+
+    known: dict[str, Callable[..., Any]] = {
+        "layer": pj.layer_norm,
+        "rms": lambda x, w: pj.rms_norm(x, w, 1e-5),
+        "batch": batch,
+    }
+    return known[kind]
 
 
-def by_pallas(rms: bool) -> Callable[..., Any] | None:
+def by_pallas(kind: str) -> Callable[..., Any] | None:
     """Those of JAX's examples, where a GPU is there and this jax has them."""
-    if jax.default_backend() != "gpu":
+    if jax.default_backend() != "gpu" or kind == "batch":
         return None
     try:
         from jax.experimental.pallas.ops.gpu import layer_norm, rms_norm
     except ImportError as error:
         print(f"no Pallas kernels: {error}", file=sys.stderr)
         return None
-    module = rms_norm if rms else layer_norm
-    name = "rms_norm" if rms else "layer_norm"
+    module = rms_norm if kind == "rms" else layer_norm
+    name = f"{kind}_norm"
 
     def norm(x: Any, weight: Any) -> Any:
         bias = jnp.zeros_like(weight)
@@ -101,15 +119,16 @@ def seconds(program: Any, arguments: Any) -> float:
     return time.perf_counter() - begin
 
 
-def cells(quick: bool) -> list[dict[str, Any]]:
+def cells(kinds: list[str], quick: bool) -> list[dict[str, Any]]:
     """One row for each kind, shape, dtype and pass."""
     found = []
     backend = jax.default_backend()
-    for rms in (False, True):
-        ways = {"planish": by_planish(rms), "xla": by_xla(rms)}
-        if pallas := by_pallas(rms):
+    for kind in kinds:
+        ways = {"planish": by_planish(kind), "xla": by_xla(kind)}
+        if pallas := by_pallas(kind):
             ways["pallas"] = pallas
-        for rows, columns in SHAPES[:: 3 if quick else 1]:
+        shapes = BATCHES if kind == "batch" else SHAPES
+        for rows, columns in shapes[:: 3 if quick else 1]:
             for dtype in ("float32",) if backend == "cpu" else ("bfloat16", "float32"):
                 size = rows * columns * jnp.dtype(dtype).itemsize
                 count = max(2, min(64, PAST_CACHES[backend] // (2 * size)))
@@ -121,7 +140,7 @@ def cells(quick: bool) -> list[dict[str, Any]]:
                 arguments = xs, dys, jnp.ones(columns)
                 for name, each in programs(ways, count).items():
                     times = measure(each, arguments, count)
-                    cell = {"kind": "rms" if rms else "layer", "rows": rows, "columns": columns}
+                    cell = {"kind": kind, "rows": rows, "columns": columns}
                     found.append({**cell, "dtype": dtype, "pass": name, **times})
                     print(found[-1], flush=True)
     return found
@@ -152,10 +171,11 @@ def main() -> None:
     )
     parser.add_argument("--out", help="the table as CSV")
     parser.add_argument("--quick", action="store_true", help="every third shape")
+    parser.add_argument("--kinds", default="layer,rms,batch", help="these alone")
     options = parser.parse_args()
     device = jax.devices()[0]
     print(f"# jax {jax.__version__}, {device.device_kind}")
-    found = cells(options.quick)
+    found = cells(options.kinds.split(","), options.quick)
     if options.out:
         names = list(dict.fromkeys(key for cell in found for key in cell))
         with open(options.out, "w", encoding="utf-8", newline="") as file:
