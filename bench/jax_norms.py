@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
 """planish.jax beside XLA's own fusion and, on a GPU, Pallas' kernels: microseconds a norm.
 
-    python bench/jax_norms.py [--out FILE.csv] [--quick] [--kinds layer,rms,batch]
+    python bench/jax_norms.py [--out FILE.csv] [--quick] [--kinds layer,rms,batch] [--clock cpu]
 
 One jitted program norms so many arrays that together they are past every cache, in one dtype; the
 time is that of the program divided by their number, the median of turns in which the ways take part
 one after the other. Shares are those of a copy (forward) or of an add of two arrays (backward) of
 the same bytes, in the same turns. A batch norm is one in training: rows are the pixels of all
-images, columns the channels, and XLA has flax's text, which takes the variance in one pass. Needs
-jax alone, no torch.
+images, columns the channels, and XLA has flax's text, which takes the variance in one pass.
+--clock cpu counts the seconds that all threads together had a core, for a CPU with other work on
+it (taskset -c 0: one thread). Needs jax alone, no torch.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import os
 import statistics
 import sys
 import time
@@ -113,13 +115,16 @@ def programs(ways: dict[str, Any], count: int) -> dict[str, dict[str, Any]]:
     return made
 
 
-def seconds(program: Any, arguments: Any) -> float:
-    begin = time.perf_counter()
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+def seconds(program: Any, arguments: Any, clock: str) -> float:
+    begin = CLOCKS[clock]()
     jax.block_until_ready(program(*arguments))
-    return time.perf_counter() - begin
+    return CLOCKS[clock]() - begin
 
 
-def cells(kinds: list[str], quick: bool) -> list[dict[str, Any]]:
+def cells(kinds: list[str], quick: bool, clock: str) -> list[dict[str, Any]]:
     """One row for each kind, shape, dtype and pass."""
     found = []
     backend = jax.default_backend()
@@ -139,26 +144,26 @@ def cells(kinds: list[str], quick: bool) -> list[dict[str, Any]]:
                 )
                 arguments = xs, dys, jnp.ones(columns)
                 for name, each in programs(ways, count).items():
-                    times = measure(each, arguments, count)
+                    times = measure(each, arguments, count, clock)
                     cell = {"kind": kind, "rows": rows, "columns": columns}
                     found.append({**cell, "dtype": dtype, "pass": name, **times})
                     print(found[-1], flush=True)
     return found
 
 
-def measure(ways: dict[str, Any], arguments: Any, count: int) -> dict[str, float]:
+def measure(ways: dict[str, Any], arguments: Any, count: int, clock: str) -> dict[str, float]:
     """Microseconds a norm, by turns; nan where a way fails, which is said."""
     working = {}
     for name, program in ways.items():
         try:
-            seconds(program, arguments)
+            seconds(program, arguments, clock)
             working[name] = program
         except Exception as error:
             print(f"{name}: {str(error).splitlines()[0]}", file=sys.stderr)
     times: dict[str, list[float]] = {name: [] for name in working}
     for _ in range(TURNS):
         for name, program in working.items():
-            times[name].append(seconds(program, arguments) / count * 1e6)
+            times[name].append(seconds(program, arguments, clock) / count * 1e6)
     return {
         name: round(statistics.median(times[name]), 2) if name in times else float("nan")
         for name in ways
@@ -171,15 +176,17 @@ def main() -> None:
     )
     parser.add_argument("--out", help="the table as CSV")
     parser.add_argument("--quick", action="store_true", help="every third shape")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="what is counted")
     parser.add_argument("--kinds", default="layer,rms,batch", help="these alone")
     options = parser.parse_args()
     device = jax.devices()[0]
     print(f"# jax {jax.__version__}, {device.device_kind}")
-    found = cells(options.kinds.split(","), options.quick)
+    found = cells(options.kinds.split(","), options.quick, options.clock)
     if options.out:
         names = list(dict.fromkeys(key for cell in found for key in cell))
         with open(options.out, "w", encoding="utf-8", newline="") as file:
             file.write(f"# jax {jax.__version__}, {device.device_kind}; bench/jax_norms.py\n")
+            file.write(f"# {options.clock} seconds on {len(os.sched_getaffinity(0))} cores\n")
             writer = csv.DictWriter(file, names, lineterminator="\n")
             writer.writeheader()
             writer.writerows(found)
