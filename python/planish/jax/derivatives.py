@@ -25,13 +25,16 @@ Arrays = dict[str, Any]
 _FACTORS = ("row_scale", "column_scale", "rng")
 #: What the derivative of a backward is not taken of.
 _FIXED = RUNNING | {"mean", "rstd", "y"}
+#: What follows a norm.
+_BEHIND = ("scale", "shift", "gate", "addend")
 _RELU = 2
 
 
 def _exact(call: Call, given: Arrays) -> bool:
-    """Whether a backward wants statistics of f64: where it makes again what follows a batch norm,
-    and where it cannot mend a rounded mean, as it has a part of the batch alone."""
-    return call.batch and bool(call.activation or call.names or "addend" in given)
+    """Whether a backward wants statistics of f64: where it makes again what follows the norm, and
+    where it has a part of a batch alone. It would have to mend a rounded mean by x."""
+    behind = call.activation or any(name in given for name in _BEHIND)
+    return not call.rms and bool(behind or call.names)
 
 
 def _made(call: Call, given: Arrays) -> list[tuple[str, Any]]:
@@ -80,8 +83,8 @@ def _wanted(call: Call, given: Arrays) -> dict[str, Any]:
 def _pull(call: Call, saved: tuple[Arrays, Arrays], cotangents: Arrays) -> tuple[Arrays]:
     given, found = saved
     by_y = call.activation == _RELU and "addend" in given
-    behind = any(name in given for name in ("scale", "shift", "gate"))
-    reads_bias = (call.activation or behind) and not by_y
+    behind = call.activation or any(name in given for name in _BEHIND if name != "addend")
+    reads_bias = behind and not by_y
     dropped = {"x", "residual", "bias"} | (set() if call.frozen else RUNNING)
     if by_y or not call.activation:
         dropped.add("addend")
