@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax_support import ULP, WIDE, array, assert_near, exact, normed, silu
 
 import planish.jax as pj
+from planish.jax import targets
 
 CHANNELS = 8
 ACTIVATIONS = {None: lambda z: z, "relu": lambda z: np.maximum(z, 0), "silu": silu}
@@ -230,6 +231,27 @@ def test_steps_in_a_scan() -> None:
     for x in np.asarray(xs, np.float64):
         mean = 0.9 * mean + 0.1 * x.mean(0)
     assert np.allclose(np.asarray(grads[0][1][0]), mean, atol=1e-6)
+
+
+def test_export() -> None:
+    """Statistics of f64 and a result with names in a program that is written down."""
+    x, vectors = array(21, (6, CHANNELS)), _vectors()
+    run = jax.jit(functools.partial(pj.batch_norm, training=True, activation="silu"))
+    name = targets.call.__globals__["_target"]()
+    allowed = [jax.export.DisabledSafetyCheck.custom_call(name)]
+    exported = jax.export.export(run, disabled_checks=allowed, platforms=("cpu",))(x, **vectors)
+    again = jax.export.deserialize(exported.serialize()).call(x, **vectors)
+    for a, b in zip(again, run(x, **vectors), strict=True):
+        assert np.array_equal(np.asarray(a), np.asarray(b))
+
+
+def test_donated_statistics_are_written_where_they_lie() -> None:
+    x, mean, var = array(22, (6, CHANNELS)), jnp.arange(8.0), jnp.arange(1, 9.0)
+    place, wanted = mean.unsafe_buffer_pointer(), pj.batch_norm(x, mean, var, training=True)
+    run = jax.jit(functools.partial(pj.batch_norm, training=True), donate_argnums=(1, 2))
+    found = run(x, mean, var)
+    assert found.running_mean.unsafe_buffer_pointer() == place
+    assert np.array_equal(np.asarray(found.running_mean), np.asarray(wanted.running_mean))
 
 
 def test_statistics_have_no_gradient() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+from jax import export
 
 from planish.jax.calls import Call
 from planish.jax.checks import axes_of, check_array, check_like, check_parameter, number_of
@@ -25,6 +26,11 @@ class BatchNormResult(NamedTuple):
     #: Those of the batch, 1 / sqrt(var + eps) the second; None where not in training.
     mean: Any
     rstd: Any
+
+
+export.register_namedtuple_serialization(
+    BatchNormResult, serialized_name="planish.jax.BatchNormResult"
+)
 
 
 def batch_norm(
