@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Instructions an element that planish's CPU kernels execute, by instruction set: no machine that
-has the set is needed, and nothing else on this one changes the numbers.
+has the set is needed, and no other work on this one changes the numbers.
 
     python bench/instructions.py [--out FILE.csv] [--x86 build/release] [--arm build/aarch64]
 
@@ -83,16 +83,17 @@ def main() -> None:
             found |= counted(machine, build.resolve(), Path(folder))
     if not found:
         raise SystemExit("no build, no numbers")
-    qemu = subprocess.run(["qemu-x86_64", "--version"], capture_output=True, text=True, check=True)
-    compiler = subprocess.run(["gcc", "-dumpfullversion"], capture_output=True, text=True)
+    qemu, gcc = (
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        for command in (["qemu-x86_64", "--version"], ["gcc", "-dumpfullversion"])
+    )
     table = [["case", "dtype", "pass", *found]]
     for key in next(iter(found.values())):
         table.append([*key, *(f"{tier[key]:.3f}" for tier in found.values())])
     file = options.out.open("w", encoding="utf-8", newline="") if options.out else sys.stdout
     with file:
         print(f"# settings.command: python bench/instructions.py --out {options.out}", file=file)
-        print(f"# machine.cpu: {qemu.stdout.splitlines()[0]}", file=file)
-        print(f"# versions.gcc: {compiler.stdout.strip()}", file=file)
+        print(f"# machine.cpu: qemu {qemu[2]} in user mode, gcc {gcc[0]}", file=file)
         csv.writer(file, lineterminator="\n").writerows(table)
 
 
