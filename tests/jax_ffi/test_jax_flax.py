@@ -156,14 +156,15 @@ def test_patch() -> None:
     assert flax.nnx.LayerNorm.__call__ is not planish_nnx.LayerNorm.__call__
 
 
-def test_a_step_of_training() -> None:
-    """Loss and gradients through a small model."""
+@pytest.mark.parametrize("name", ["LayerNorm", "BatchNorm"])
+def test_a_step_of_training(name: str) -> None:
+    """Loss, gradients and running statistics of a small model."""
 
     class Model(nnx.Module):
         def __init__(self, kind: Any) -> None:
             rngs = nnx.Rngs(0)
             self.first, self.last = nnx.Linear(8, 16, rngs=rngs), nnx.Linear(16, 1, rngs=rngs)
-            self.norm = kind.LayerNorm(16, rngs=rngs)
+            self.norm = getattr(kind, name)(16, rngs=rngs)
 
         def __call__(self, x: Any) -> Any:
             return self.last(jax.nn.relu(self.norm(self.first(x))))
@@ -171,6 +172,7 @@ def test_a_step_of_training() -> None:
     results = []
     for kind in (nnx, planish_nnx):
         grad = nnx.jit(nnx.value_and_grad(lambda model: (model(_x()) ** 2).mean()))
-        results.append(jax.tree.leaves(grad(Model(kind))))
+        model = Model(kind)
+        results.append(jax.tree.leaves((grad(model), nnx.state(model, nnx.BatchStat))))
     for a, b in zip(*results, strict=True):
         assert np.allclose(np.asarray(a), np.asarray(b), atol=1e-5)
