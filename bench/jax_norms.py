@@ -1,30 +1,36 @@
 #!/usr/bin/env python3
 """planish.jax beside XLA's own fusion and, on a GPU, Pallas' kernels: microseconds a norm.
 
-    python bench/jax_norms.py [--out FILE.csv] [--quick]
+    python bench/jax_norms.py [--out FILE.csv] [--quick] [--kinds layer,rms,batch] [--clock cpu]
 
 One jitted program norms so many arrays that together they are past every cache, in one dtype; the
 time is that of the program divided by their number, the median of turns in which the ways take part
 one after the other. Shares are those of a copy (forward) or of an add of two arrays (backward) of
-the same bytes, in the same turns. Needs jax alone, no torch.
+the same bytes, in the same turns. A batch norm is one in training: rows are the pixels of all
+images, columns the channels, and XLA has flax's text, which takes the variance in one pass.
+--clock cpu counts the seconds that all threads together had a core, for a CPU with other work on
+it (taskset -c 0: one thread). Needs jax alone, no torch.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-import jax
 import planish.jax as pj
 
 TURNS = 7
+#: Images of 56 x 56, 28 x 28, 14 x 14 and 7 x 7 pixels.
+BATCHES = [(25088, 64), (50176, 128), (3136, 256), (1568, 512)]
 SHAPES = [
     (4096, 768),
     (4096, 1024),
@@ -38,33 +44,47 @@ SHAPES = [
 PAST_CACHES = {"cpu": 1 << 28, "gpu": 1 << 29}
 
 
-def by_xla(rms: bool) -> Callable[..., Any]:
+def by_xla(kind: str) -> Callable[..., Any]:
     """The formula, as XLA fuses it."""
 
     def norm(x: Any, weight: Any) -> Any:
         wide = x.astype(jnp.float32)
-        centred = wide if rms else wide - wide.mean(-1, keepdims=True)
+        centred = wide if kind == "rms" else wide - wide.mean(-1, keepdims=True)
         rstd = jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-5)
         return (centred * rstd * weight).astype(x.dtype)
 
-    return norm
+    def batch(x: Any, weight: Any) -> Any:
+        wide = x.astype(jnp.float32)
+        mean, square = wide.mean(0), jnp.square(wide).mean(0)
+        rstd = jax.lax.rsqrt(jnp.maximum(square - jnp.square(mean), 0) + 1e-5)
+        return ((wide - mean) * (rstd * weight)).astype(x.dtype)
+
+    return batch if kind == "batch" else norm
 
 
-def by_planish(rms: bool) -> Callable[..., Any]:
-    return (lambda x, w: pj.rms_norm(x, w, 1e-5)) if rms else pj.layer_norm
+def by_planish(kind: str) -> Callable[..., Any]:
+    def batch(x: Any, weight: Any) -> Any:
+        return pj.batch_norm(x, weight=weight, training=True).y
+
+    known: dict[str, Callable[..., Any]] = {
+        "layer": pj.layer_norm,
+        "rms": lambda x, w: pj.rms_norm(x, w, 1e-5),
+        "batch": batch,
+    }
+    return known[kind]
 
 
-def by_pallas(rms: bool) -> Callable[..., Any] | None:
+def by_pallas(kind: str) -> Callable[..., Any] | None:
     """Those of JAX's examples, where a GPU is there and this jax has them."""
-    if jax.default_backend() != "gpu":
+    if jax.default_backend() != "gpu" or kind == "batch":
         return None
     try:
         from jax.experimental.pallas.ops.gpu import layer_norm, rms_norm
     except ImportError as error:
         print(f"no Pallas kernels: {error}", file=sys.stderr)
         return None
-    module = rms_norm if rms else layer_norm
-    name = "rms_norm" if rms else "layer_norm"
+    module = rms_norm if kind == "rms" else layer_norm
+    name = f"{kind}_norm"
 
     def norm(x: Any, weight: Any) -> Any:
         bias = jnp.zeros_like(weight)
@@ -95,21 +115,25 @@ def programs(ways: dict[str, Any], count: int) -> dict[str, dict[str, Any]]:
     return made
 
 
-def seconds(program: Any, arguments: Any) -> float:
-    begin = time.perf_counter()
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+def seconds(program: Any, arguments: Any, clock: str) -> float:
+    begin = CLOCKS[clock]()
     jax.block_until_ready(program(*arguments))
-    return time.perf_counter() - begin
+    return CLOCKS[clock]() - begin
 
 
-def cells(quick: bool) -> list[dict[str, Any]]:
+def cells(kinds: list[str], quick: bool, clock: str) -> list[dict[str, Any]]:
     """One row for each kind, shape, dtype and pass."""
     found = []
     backend = jax.default_backend()
-    for rms in (False, True):
-        ways = {"planish": by_planish(rms), "xla": by_xla(rms)}
-        if pallas := by_pallas(rms):
+    for kind in kinds:
+        ways = {"planish": by_planish(kind), "xla": by_xla(kind)}
+        if pallas := by_pallas(kind):
             ways["pallas"] = pallas
-        for rows, columns in SHAPES[:: 3 if quick else 1]:
+        shapes = BATCHES if kind == "batch" else SHAPES
+        for rows, columns in shapes[:: 3 if quick else 1]:
             for dtype in ("float32",) if backend == "cpu" else ("bfloat16", "float32"):
                 size = rows * columns * jnp.dtype(dtype).itemsize
                 count = max(2, min(64, PAST_CACHES[backend] // (2 * size)))
@@ -120,26 +144,26 @@ def cells(quick: bool) -> list[dict[str, Any]]:
                 )
                 arguments = xs, dys, jnp.ones(columns)
                 for name, each in programs(ways, count).items():
-                    times = measure(each, arguments, count)
-                    cell = {"kind": "rms" if rms else "layer", "rows": rows, "columns": columns}
+                    times = measure(each, arguments, count, clock)
+                    cell = {"kind": kind, "rows": rows, "columns": columns}
                     found.append({**cell, "dtype": dtype, "pass": name, **times})
                     print(found[-1], flush=True)
     return found
 
 
-def measure(ways: dict[str, Any], arguments: Any, count: int) -> dict[str, float]:
+def measure(ways: dict[str, Any], arguments: Any, count: int, clock: str) -> dict[str, float]:
     """Microseconds a norm, by turns; nan where a way fails, which is said."""
     working = {}
     for name, program in ways.items():
         try:
-            seconds(program, arguments)
+            seconds(program, arguments, clock)
             working[name] = program
         except Exception as error:
             print(f"{name}: {str(error).splitlines()[0]}", file=sys.stderr)
     times: dict[str, list[float]] = {name: [] for name in working}
     for _ in range(TURNS):
         for name, program in working.items():
-            times[name].append(seconds(program, arguments) / count * 1e6)
+            times[name].append(seconds(program, arguments, clock) / count * 1e6)
     return {
         name: round(statistics.median(times[name]), 2) if name in times else float("nan")
         for name in ways
@@ -152,14 +176,17 @@ def main() -> None:
     )
     parser.add_argument("--out", help="the table as CSV")
     parser.add_argument("--quick", action="store_true", help="every third shape")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="what is counted")
+    parser.add_argument("--kinds", default="layer,rms,batch", help="these alone")
     options = parser.parse_args()
     device = jax.devices()[0]
     print(f"# jax {jax.__version__}, {device.device_kind}")
-    found = cells(options.quick)
+    found = cells(options.kinds.split(","), options.quick, options.clock)
     if options.out:
         names = list(dict.fromkeys(key for cell in found for key in cell))
         with open(options.out, "w", encoding="utf-8", newline="") as file:
             file.write(f"# jax {jax.__version__}, {device.device_kind}; bench/jax_norms.py\n")
+            file.write(f"# {options.clock} seconds on {len(os.sched_getaffinity(0))} cores\n")
             writer = csv.DictWriter(file, names, lineterminator="\n")
             writer.writeheader()
             writer.writerows(found)

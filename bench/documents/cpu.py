@@ -48,6 +48,20 @@ def cpu_groups(path: str, column: str, machine: str, command: str) -> str:
     )
 
 
+def instructions(path: str) -> str:
+    """Instructions an element by instruction set, and how many of NEON's there are for one of
+    AVX2's."""
+    cells: dict[str, list[str]] = {}
+    for row in rows(path):
+        avx2, neon = float(row["x86-64 avx2"]), float(row["aarch64 neon"])
+        cells.setdefault(f"{row['case']}, {row['dtype']}", []).extend(
+            [f"{avx2:.2f}", f"{neon:.2f}", f"{neon / avx2:.2f}"]
+        )
+    passes = ("forward", "backward")
+    head = [name for each in passes for name in (f"{each}, AVX2", "NEON", "NEON / AVX2")]
+    return markdown(["", *head], ([case, *found] for case, found in cells.items())) + source(path)
+
+
 def accuracy() -> str:
     """Largest errors in ULP of LayerNorm in f32."""
     path = "zen4-2/accuracy/accuracy.csv"

@@ -36,6 +36,7 @@ static const field fields[] = {
     OF_OP(scale_format, XLA_S32),
     OF_OP(scale_least, XLA_F64),
     OF_OP(scale_most, XLA_F64),
+    OF_OP(momentum, XLA_F64),
 };
 _Static_assert(sizeof(planish_kind) == 4 && sizeof(planish_gate) == 4, "enumerations are ints");
 

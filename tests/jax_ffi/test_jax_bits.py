@@ -44,6 +44,16 @@ def by_torch() -> Iterator[str]:
             (y * dy + z * dy).sum().backward()
             found = (y, total, z, *(t.grad for t in given[:2]))
             yield digest(*(t.detach().float().numpy() for t in found))
+            for activation in (None, "relu", "silu"):
+                given = [t.detach().requires_grad_() for t in given]
+                x, addend, weight, bias = given
+                running = weight.detach().clone(), bias.detach().abs()
+                y = planish.batch_norm(
+                    x, *running, weight, bias, True, activation=activation, addend=addend
+                )
+                y.backward(dy)
+                found = (y, *running, *(t.grad for t in given))
+                yield digest(*(t.detach().float().numpy() for t in found))
 
 
 def by_jax() -> Iterator[str]:
@@ -58,15 +68,31 @@ def by_jax() -> Iterator[str]:
         z = pj.rms_norm(total, weight, 1e-6)
         return (y * dy + z * dy).sum(), (y, total, z)
 
+    def batch(activation: Any, x: Any, addend: Any, weight: Any, bias: Any, dy: Any) -> Any:
+        def norm(*given: Any) -> Any:
+            x, addend, *affine = given
+            running = weight, abs(bias)
+            return pj.batch_norm(
+                x, *running, *affine, training=True, activation=activation, addend=addend
+            )
+
+        found, pull = jax.vjp(norm, x, addend, weight, bias)
+        zeros = (jnp.zeros_like(each) for each in found[1:])
+        return (*found[:3], *pull(pj.BatchNormResult(dy, *zeros)))
+
     for case in CASES:
         for dtype in ("float32", "bfloat16", "float16"):
             given = [jnp.asarray(a, dtype) for a in numbers(*case)]
             (_, found), grads = jax.value_and_grad(step, (0, 1), has_aux=True)(*given)
             yield digest(*(np.asarray(a, np.float32) for a in (*found, *grads)))
+            for activation in (None, "relu", "silu"):
+                found = batch(activation, *given)
+                yield digest(*(np.asarray(a, np.float32) for a in found))
 
 
 def test_bits_of_torch() -> None:
-    """y, the sum, and the gradients of x and of the residual: f32, bf16, f16."""
+    """y, the sum, and the gradients of x and of the residual; batch norm's results and all of its
+    gradients: f32, bf16, f16."""
     if not OTHER.exists():
         pytest.skip(f"no Python with torch: neither $PLANISH_TORCH_PYTHON nor {OTHER}")
     found = subprocess.run([OTHER, __file__], capture_output=True, text=True, check=True)

@@ -50,6 +50,25 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
         [ROW, ROW, (12,)],
     ),
     "qk_norm": (pj.qk_norm, [ROW, (4, 2, 12), (12,), (12,)]),
+    "batch_norm": (
+        lambda x, w, b: pj.batch_norm(x, None, None, w, b, training=True).y,
+        [ROW, (12,), (12,)],
+    ),
+    "batch_norm, silu": (
+        lambda x, w, b, a: pj.batch_norm(x, None, None, w, b, training=True, channel_axis=1,
+                                         activation="silu", addend=a).y,
+        [(4, 3, 5), (3,), (3,), (4, 3, 5)],
+    ),
+    "batch_norm, relu": (
+        lambda x, w, b, a: pj.batch_norm(x, None, None, w, b, training=True, activation="relu",
+                                         addend=a).y,
+        [ROW, (12,), (12,), ROW],
+    ),
+    "batch_norm, running": (
+        lambda x, w, b, a: pj.batch_norm(x, jnp.arange(12.0), jnp.arange(1, 13.0), w, b,
+                                         activation="gelu", addend=a).y,
+        [ROW, (12,), (12,), ROW],
+    ),
 }  # fmt: skip
 
 

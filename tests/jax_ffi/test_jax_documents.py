@@ -22,7 +22,9 @@ def test_block(block: str) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
-@pytest.mark.parametrize("module", ["functions", "linen", "nnx", "patching", "stage_functions"])
+@pytest.mark.parametrize(
+    "module", ["batch_functions", "functions", "linen", "nnx", "patching", "stage_functions"]
+)
 def test_examples(module: str) -> None:
     failed, run = doctest.testmod(importlib.import_module(f"planish.jax.{module}"))
     assert run > 0 and failed == 0
@@ -34,7 +36,7 @@ def test_torch_is_not_imported() -> None:
 
 
 def test_every_function_is_on_the_page() -> None:
-    names = ["layer_norm", "rms_norm", "group_norm"]
+    names = ["layer_norm", "rms_norm", "group_norm", "batch_norm"]
     names += importlib.import_module("planish.jax.stage_functions").__all__
-    assert len(BLOCKS) == 2
+    assert len(BLOCKS) == 3
     assert [name for name in names if f"`{name}`" not in PAGE] == []

@@ -12,6 +12,8 @@ has the whole story.
 
 from __future__ import annotations
 
+from planish.jax.batch_functions import BatchNormResult as BatchNormResult
+from planish.jax.batch_functions import batch_norm as batch_norm
 from planish.jax.functions import group_norm as group_norm
 from planish.jax.functions import layer_norm as layer_norm
 from planish.jax.functions import rms_norm as rms_norm

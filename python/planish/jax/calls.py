@@ -5,25 +5,27 @@ Axes are counted from the end, -1 the last one, so that a batch axis in front ch
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from planish.library import structs
 
-__all__ = ["AFFINE", "COLUMN", "FULL", "KEPT", "MODULATION", "SINGLE"]
-__all__ += ["Axes", "Call", "compute_dtype"]
+__all__ = ["AFFINE", "COLUMN", "FULL", "KEPT", "MODULATION", "RUNNING", "SINGLE"]
+__all__ += ["Axes", "Call", "compute_dtype", "wide_where_f64"]
 
 Axes = tuple[int, ...]
 #: The roles of x's shape, those by the axes that are not reduced, those of one or two elements.
-FULL = frozenset(
-    "x y dy dx residual sum gate mask q branch dsum dresidual dgate".split()  # noqa: SIM905
-)
-KEPT = frozenset({"mean", "rstd", "m2", "row_scale", "y_scales"})
+FULL = frozenset("x y dy dx residual sum gate mask q branch dsum dresidual dgate".split())  # noqa: SIM905
+FULL |= {"addend", "daddend"}
+RUNNING = frozenset({"running_mean", "running_var"})
+KEPT = frozenset({"mean", "rstd", "m2", "c1", "c2", "row_scale", "y_scales"}) | RUNNING
 SINGLE = frozenset({"rng", "y_scale", "amax"})
 AFFINE = frozenset({"weight", "bias", "dweight", "dbias"})
 COLUMN = frozenset({"column_scale", "dcolumn_scale"})
@@ -50,7 +52,14 @@ class Call:
     y_dtype: Any = None  #: None: there is no y
     sum_dtype: Any = None  #: None: there is no sum
     q_dtype: Any = None  #: None: nothing is quantised
-    saves: bool = False  #: the statistics are results, too
+    saves: bool = False  #: the statistics are results, too,
+    exact: bool = False  #: and of f64
+    batch: bool = False  #: a batch norm: devices may each have a part of the reduced axes
+    frozen: bool = False  #: by the running statistics, which do not depend on x
+    momentum: float = 0.0
+    #: The named axes over whose parts the statistics are taken, and jax.lax's axis_index_groups.
+    names: tuple[Any, ...] = ()
+    groups: tuple[tuple[int, ...], ...] | None = None
 
     def op(self, ndim: int) -> structs.Norm:
         """For an x of so many axes."""
@@ -73,6 +82,7 @@ class Call:
             dropout_p=self.dropout_p,
             scale_block=self.scale_block,
             scale_format=int(self.power_of_two),
+            momentum=self.momentum,
         )
 
     def axes_of(self, role: str, ndim: int) -> Axes:
@@ -103,3 +113,10 @@ def compute_dtype(arrays: Sequence[Any]) -> Any:
     """That of the arithmetic: f64 if any is f64, else f32."""
     double = any(array.dtype == jnp.float64 for array in arrays)
     return jnp.dtype(jnp.float64 if double else jnp.float32)
+
+
+def wide_where_f64(arrays: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
+    """Where JAX takes f64 as it is, if one is: statistics may be f64 without jax_enable_x64."""
+    if any(array.dtype == jnp.float64 for array in arrays):
+        return jax.enable_x64(True)
+    return contextlib.nullcontext()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from planish.jax.calls import Axes, Call, compute_dtype
+from planish.jax.calls import RUNNING, Axes, Call, compute_dtype
 
 __all__ = ["backward", "forward"]
 
@@ -32,6 +33,12 @@ def _kept(array: Any, call: Call, ndim: int, dtype: Any) -> Any:
     return _along(array, axes, ndim, dtype)
 
 
+def _mean(call: Call, array: Any) -> Any:
+    """Over the reduced axes, and over the parts of the named ones."""
+    own = array.mean(call.reduce, keepdims=True)
+    return jax.lax.pmean(own, call.names, axis_index_groups=call.groups) if call.names else own
+
+
 def forward(call: Call, given: Mapping[str, Any], eps: Any = None) -> Any:
     """y of s = ``given["x"]`` and what stands behind the norm, in the type of the arithmetic.
     ``eps``: in place of the call's."""
@@ -40,9 +47,13 @@ def forward(call: Call, given: Mapping[str, Any], eps: Any = None) -> Any:
     s = s.astype(wide)
     if call.gate_before:
         s = s * jax.nn.silu(given["gate"].astype(wide))
-    mean = 0.0 if call.rms else s.mean(call.reduce, keepdims=True)
-    centred = s - mean
-    variance = jnp.square(centred).mean(call.reduce, keepdims=True)
+    if call.frozen:
+        mean, variance = (_kept(given[f"running_{n}"], call, ndim, wide) for n in ("mean", "var"))
+        centred = s - mean
+    else:
+        mean = 0.0 if call.rms else _mean(call, s)
+        centred = s - mean
+        variance = _mean(call, jnp.square(centred))
     z = centred * jax.lax.rsqrt(variance + (call.eps if eps is None else eps))
     if "weight" in given:
         z = z * (call.weight_offset + _along(given["weight"], call.affine, ndim, wide))
@@ -52,6 +63,8 @@ def forward(call: Call, given: Mapping[str, Any], eps: Any = None) -> Any:
         z = z * (1 + _along(given["scale"], call.modulation, ndim, wide))
     if "shift" in given:
         z = z + _along(given["shift"], call.modulation, ndim, wide)
+    if "addend" in given:
+        z = z + given["addend"].astype(wide)
     z = _ACTIVATIONS[call.activation](z)
     if "gate" in given and not call.gate_before:
         z = z * jax.nn.silu(given["gate"].astype(wide))
@@ -60,24 +73,28 @@ def forward(call: Call, given: Mapping[str, Any], eps: Any = None) -> Any:
 
 def backward(call: Call, given: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
     """What PLANISH_BACKWARD makes of dy, x (which is s) and the rest, by role, in these dtypes;
-    mean and rstd are made again of x."""
+    mean and rstd are made again of x. With y, that of a ReLU, dy passes where y says."""
     if "rng" in given:
         raise NotImplementedError("planish.jax: a second derivative through dropout is not there")
-    wide = compute_dtype(list(given.values()))
-    ndim = given["x"].ndim
+    wide = compute_dtype([array for name, array in given.items() if name not in ("mean", "rstd")])
+    ndim, dy = given["x"].ndim, given["dy"].astype(wide)
+    if "y" in given:
+        dy = jnp.where(given["y"] <= 0, 0, dy)  # NaN passes
+        call = replace(call, activation=0)
     behind = {
-        name: given[name] for name in ("x", "weight", "bias", "scale", "shift", "gate")
+        name: given[name].astype(wide)
+        for name in ("x", "weight", "bias", "scale", "shift", "gate", "addend")
         if name in given
-    }  # fmt: skip
-    behind = {name: array.astype(wide) for name, array in behind.items()}
+    }
     # Where the bias is not read it is not given, and its gradient is that of any.
     if "dbias" in made and "bias" not in behind:
         behind["bias"] = jnp.zeros(call.shape_of("bias", given["x"].shape), wide)
     if "dshift" in made and "shift" not in behind:
         behind["shift"] = jnp.zeros(call.shape_of("shift", given["x"].shape), wide)
-    _, pull = jax.vjp(lambda each: forward(call, each), behind)
-    (found,) = pull(given["dy"].astype(wide))
-    gradients = {f"d{name}": gradient for name, gradient in found.items()}
+    running = {name: given[name] for name in RUNNING & given.keys()}
+    _, pull = jax.vjp(lambda each: forward(call, running | each), behind)
+    (found,) = pull(dy)
+    gradients = {"daddend": dy} | {f"d{name}": gradient for name, gradient in found.items()}
     ds = gradients["dx"]
     if "dsum" in given:
         ds = ds + given["dsum"].astype(wide)

@@ -13,12 +13,13 @@ from planish.jax.calls import Call
 from planish.jax.checks import axes_of, check_array, check_parameter, number_of
 from planish.jax.derivatives import norm
 
-__all__ = ["group_norm", "layer_norm", "offset_of", "plain", "present", "rms_norm", "rounds"]
+__all__ = ["activation_of", "group_norm", "layer_norm", "offset_of", "plain", "present"]
+__all__ += ["rms_norm", "rounds"]
 
 _ACTIVATIONS = {None: 0, "silu": 1, "swish": 1, "relu": 2, "gelu": 3, "gelu_tanh": 4}
 
 
-def _activation(function: str, name: str | None) -> int:
+def activation_of(function: str, name: str | None) -> int:
     if name not in _ACTIVATIONS:
         known = ", ".join(repr(known) for known in _ACTIVATIONS)
         raise ValueError(f"{function}: activation is {name!r}; known are {known}")
@@ -124,7 +125,7 @@ def plain(
         rms,
         number_of(function, "eps", eps) if isinstance(eps, numbers.Real) else 0.0,
         offset_of(function, weight_offset),
-        _activation(function, activation),
+        activation_of(function, activation),
         round_xhat=rounds(function, cast, x),
         y_dtype=jnp.dtype(out_dtype or x.dtype),
     )
@@ -186,7 +187,7 @@ def group_norm(
         reduce,
         affine,
         eps=number_of(function, "eps", eps),
-        activation=_activation(function, activation),
+        activation=activation_of(function, activation),
         y_dtype=jnp.dtype(out_dtype or x.dtype),
     )
     given = {

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 from flax import linen
 from flax.linen import dtypes
 
 from planish.jax import _layers
 
-__all__ = ["GroupNorm", "LayerNorm", "RMSNorm"]
+__all__ = ["BatchNorm", "GroupNorm", "LayerNorm", "RMSNorm"]
 
 #: flax's own text, also while planish.jax.patch() has put this one in its place.
-_FLAX = {name: getattr(linen, name).__call__ for name in ("LayerNorm", "RMSNorm", "GroupNorm")}
+_FLAX = {name: getattr(linen, name).__call__ for name in __all__}
 
 
 def _parameters(layer: Any, x: Any, axes: Any, use_bias: bool) -> tuple[Any, Any, Any]:
@@ -94,3 +96,39 @@ class GroupNorm(linen.GroupNorm):
             return _FLAX["GroupNorm"](self, x, mask=mask)
         scale, bias, dtype = _parameters(self, x, -1, self.use_bias)
         return _layers.normalize_groups(self, x, groups, scale, bias, dtype)
+
+
+class BatchNorm(linen.BatchNorm):
+    """flax.linen.BatchNorm by planish, by the statistics of a named axis, too.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from planish.jax import linen as planish_linen
+    >>> layer, x = planish_linen.BatchNorm(use_running_average=False), jnp.ones((2, 5, 8))
+    >>> variables = layer.init(jax.random.key(0), x)
+    >>> y, new = layer.apply(variables, x, mutable=["batch_stats"])
+    >>> y.shape, round(float(new["batch_stats"]["mean"][0]), 3)
+    ((2, 5, 8), 0.01)
+    """
+
+    @linen.compact
+    def __call__(self, x: Any, use_running_average: bool | None = None, *, mask: Any = None) -> Any:
+        """As flax.linen.BatchNorm's."""
+        if not _layers.runs_batch(self, x, mask):
+            return _FLAX["BatchNorm"](self, x, use_running_average, mask=mask)
+        by_running = linen.merge_param(
+            "use_running_average", self.use_running_average, use_running_average
+        )
+        axes = sorted(axis % x.ndim for axis in np.atleast_1d(self.axis))
+        shape = [x.shape[axis] for axis in axes]
+        kept = [
+            self.variable("batch_stats", name, make, shape, jnp.float32)
+            for name, make in (("mean", jnp.zeros), ("var", jnp.ones))
+        ]
+        scale, bias, dtype = _parameters(self, x, axes, self.use_bias)
+        running = (kept[0].value, kept[1].value) if by_running else None
+        named = not self.is_initializing()
+        y, *found = _layers.normalize_batch(self, x, scale, bias, running, dtype, named)
+        if not by_running and named:
+            for each, new in zip(kept, found, strict=True):
+                each.value = self.momentum * each.value + (1 - self.momentum) * new
+        return y

@@ -1,14 +1,14 @@
 """How a pass is divided among devices where jit divides arrays by their shardings.
 
 Rows are independent: axes that are not reduced may be sharded, and each device does its own part.
-Reduced axes are gathered. A gradient that is summed over rows, such as the weight's, is summed over
-the devices.
+Reduced axes are gathered; those of a batch norm may be sharded, and its statistics are merged. A
+gradient that is summed over rows, such as the weight's, is summed over the devices.
 """
 
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -34,35 +34,40 @@ def _rule(call: Call, given: Sequence[str], made: Sequence[str], ndim: int) -> t
         return " ".join(axes)
 
     rule = ", ".join(map(word, given)) + " -> " + ", ".join(map(word, made))
-    return rule, tuple(letters[axis] for axis in sorted(call.reduce)) + tuple(alone)
+    gathered = () if call.batch else tuple(letters[axis] for axis in sorted(call.reduce))
+    return rule, gathered + tuple(alone)
 
 
 def partitioned(
-    call: Call, given: Sequence[str], made: Sequence[str], ndim: int, whole: Callable[..., Any]
+    call: Call, given: Sequence[str], made: Sequence[str], ndim: int, part: Callable[..., Any]
 ) -> Any:
-    """``whole``, a pass over arrays of these roles, as a function that jit may divide."""
+    """A pass over arrays of these roles as a function that jit may divide. ``part`` is the pass
+    over what one device has; its first argument has the names of the axes of the mesh by which
+    reduced axes are divided."""
+
+    def whole(*arrays: Any) -> Any:
+        return part((), *arrays)
 
     def partition(mesh: Any, arguments: Any, results: Any) -> Any:
         spec = arguments[given.index("x")].sharding.spec
         entries = (*spec, *(None,) * (ndim - len(spec)))
-        at = {
-            axis: None if axis in call.reduce else entries[ndim + axis] for axis in range(-ndim, 0)
-        }
+        gathered = () if call.batch else call.reduce
+        at = {axis: None if axis in gathered else entries[ndim + axis] for axis in range(-ndim, 0)}
 
         def sharding(role: str) -> NamedSharding:
             return NamedSharding(mesh, PartitionSpec(*(at[a] for a in call.axes_of(role, ndim))))
 
-        def part(*arrays: Any) -> Any:
-            found = whole(*arrays)
+        def own(*arrays: Any) -> Any:
+            found = part(_names(at[axis] for axis in call.reduce), *arrays)
             return tuple(
-                _summed(array, [at[axis] for axis in at if axis not in call.axes_of(role, ndim)])
+                _summed(array, _names(at[a] for a in at if a not in call.axes_of(role, ndim)))
                 if role in _SUMS
                 else array
                 for role, array in zip(made, found, strict=True)
             )
 
         shardings = tuple(sharding(role) for role in made)
-        return mesh, part, shardings, tuple(sharding(role) for role in given)
+        return mesh, own, shardings, tuple(sharding(role) for role in given)
 
     rule, alone = _rule(call, given, made, ndim)
     divided = custom_partitioning(whole)
@@ -73,12 +78,16 @@ def partitioned(
 _SUMS = frozenset({"dweight", "dbias", "dscale", "dshift", "dcolumn_scale"})
 
 
-def _summed(array: Any, entries: Sequence[Any]) -> Any:
-    """Over the devices among which these axes are divided."""
-    names = [
+def _names(entries: Iterable[Any]) -> tuple[str, ...]:
+    """The axes of the mesh in entries of a PartitionSpec."""
+    return tuple(
         name
         for entry in entries
         if entry
         for name in (entry if isinstance(entry, tuple) else (entry,))
-    ]
-    return jax.lax.psum(array, tuple(names)) if names else array
+    )
+
+
+def _summed(array: Any, names: tuple[str, ...]) -> Any:
+    """Over the devices among which these axes are divided."""
+    return jax.lax.psum(array, names) if names else array

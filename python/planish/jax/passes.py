@@ -1,4 +1,4 @@
-"""One pass of a norm under jit, vmap and partitioning."""
+"""One pass of a norm under jit, vmap, named axes and partitioning."""
 
 from __future__ import annotations
 
@@ -11,10 +11,23 @@ import jax
 import jax.numpy as jnp
 
 from planish.jax import targets
-from planish.jax.calls import AFFINE, COLUMN, FULL, KEPT, MODULATION, SINGLE, Call
+from planish.jax.calls import AFFINE, COLUMN, FULL, KEPT, MODULATION, SINGLE, Call, wide_where_f64
+from planish.jax.merging import run_part
 from planish.jax.partitions import partitioned
 
 __all__ = ["run"]
+
+
+def _here(
+    call: Call, direction: int, given: dict[str, Any], made: Sequence[tuple[str, Any]]
+) -> dict[str, Any]:
+    """On one device."""
+    shape = given["x"].shape
+    results = {
+        name: jax.ShapeDtypeStruct(call.shape_of(name, shape), dtype) for name, dtype in made
+    }
+    with wide_where_f64([*given.values(), *results.values()]):
+        return targets.call(call.op(len(shape)), direction, given, results)
 
 
 @functools.cache
@@ -23,19 +36,15 @@ def _runner(
 ) -> Any:
     """The pass as a function of arrays, in the order of ``given``, which vmap knows."""
 
-    def whole(*arrays: Any) -> Any:
+    def part(names: tuple[str, ...], *arrays: Any) -> Any:
         by_role = dict(zip(given, arrays, strict=True))
-        shape = by_role["x"].shape
-        results = {
-            name: jax.ShapeDtypeStruct(call.shape_of(name, shape), dtype) for name, dtype in made
-        }
-        found = targets.call(call.op(len(shape)), direction, by_role, results)
+        found = run_part(_here, replace(call, names=names), direction, by_role, made)
         return tuple(found[name] for name, _ in made)
 
     @jax.custom_batching.custom_vmap
     def run(*arrays: Any) -> Any:
         ndim = len(arrays[given.index("x")].shape)
-        return partitioned(call, given, tuple(name for name, _ in made), ndim, whole)(*arrays)
+        return partitioned(call, given, tuple(name for name, _ in made), ndim, part)(*arrays)
 
     @run.def_vmap
     def rule(size: int, in_batched: Sequence[bool], *arrays: Any) -> Any:
@@ -83,6 +92,9 @@ def run(
     call: Call, direction: int, given: dict[str, Any], made: Sequence[tuple[str, Any]]
 ) -> dict[str, Any]:
     """One pass: arrays by role, results by role; ``made`` has their dtypes. All are dense."""
+    if call.names:
+        return run_part(run, call, direction, given, made)
     names = tuple(sorted(given))
-    found = _runner(call, direction, names, tuple(made))(*(given[name] for name in names))
+    with wide_where_f64([*given.values(), *(jax.ShapeDtypeStruct((), d) for _, d in made)]):
+        found = _runner(call, direction, names, tuple(made))(*(given[name] for name in names))
     return dict(zip((name for name, _ in made), found, strict=True))

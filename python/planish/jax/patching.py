@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 __all__ = ["patch"]
 
-_CLASSES = ("LayerNorm", "RMSNorm", "GroupNorm")
+_CLASSES = ("LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm")
 
 
 @contextlib.contextmanager
 def patch() -> Iterator[list[str]]:
-    """In this block ``flax.nnx``'s and ``flax.linen``'s LayerNorm, RMSNorm and GroupNorm run on
-    planish: layers that are there already, and those made later. The names of the classes taken are
-    the value.
+    """In this block ``flax.nnx``'s and ``flax.linen``'s LayerNorm, RMSNorm, GroupNorm and BatchNorm
+    run on planish: layers that are there already, and those made later. The names of the classes
+    taken are the value.
 
     What it replaces is those classes' ``__call__``, and nothing else: not jax.nn's functions, not
     norms that a model writes itself. A function that jit has traced keeps what it was traced with,

@@ -100,21 +100,26 @@ def _scratch_bytes(op: structs.Norm, direction: int, tensors: Mapping[str, Any])
 def call(
     op: structs.Norm, direction: int, given: Mapping[str, Any], made: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """One pass: arrays by role, and the results, whose shapes and dtypes ``made`` has."""
+    """One pass: arrays by role, and the results, whose shapes and dtypes ``made`` has. What is in
+    both is brought up to date where it lies."""
     target = _target()
     names, given_set = _sorted(given)
     results, made_set = _sorted(made)
     attributes = _attributes(op)
     attributes |= {"pass": np.int32(direction), "given": given_set, "made": made_set}
     shapes = [jax.ShapeDtypeStruct(made[name].shape, made[name].dtype) for name in results]
+    aliases = {names.index(name): results.index(name) for name in results if name in given}
+
+    def ffi(shapes: Any) -> Any:
+        return jax.ffi.ffi_call(target, shapes, input_output_aliases=aliases)
 
     def on_cpu(*arrays: Any) -> Any:
-        return tuple(jax.ffi.ffi_call(target, shapes)(*arrays, **attributes))
+        return tuple(ffi(shapes)(*arrays, **attributes))
 
     def on_gpu(*arrays: Any) -> Any:
         scratch = _scratch_bytes(op, direction, {**given, **made})
         room = jax.ShapeDtypeStruct((scratch,), np.uint8)
-        found = jax.ffi.ffi_call(target, [*shapes, room])(*arrays, **attributes)
+        found = ffi([*shapes, room])(*arrays, **attributes)
         return tuple(found[:-1])
 
     arrays = [given[name] for name in names]
