@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-import jax
 import planish.jax as pj
 
 TURNS = 7

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .classic import profile, steps_table, text_table, ways_table
+from .classic import batch_table, profile, steps_table, text_table, ways_table
 from .cpu import accuracy, calls, cpu_groups, cpu_sweep, older_calls, switch
 from .fused import by_turns, fused, trained, trained_short
 from .gpu import gpu_decode, gpu_images, gpu_other_rows, gpu_rows, gpu_silu
@@ -89,6 +89,7 @@ TABLES: dict[str, Callable[[], str]] = {
         "Intel Xeon (AVX-512), one thread, torch 2.13",
         "python bench/groups.py OUT.csv --activation silu",
     ),
+    "cpu-batch": lambda: batch_table("zen4-7/batch.csv"),
     "accuracy": accuracy,
     "switch": switch,
     "calls-cpu": lambda: calls(

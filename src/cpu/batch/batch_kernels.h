@@ -75,7 +75,7 @@ typedef struct batch_gradient_args {
     bool fixed; /* of_x and rest are 0 */
     traffic traffic;
     double *record[RECORDS]; /* of `sums` alone */
-    void *scratch;
+    void *scratch;           /* by pixel */
 } batch_gradient_args;
 
 typedef struct batch_apply_args {
@@ -84,6 +84,7 @@ typedef struct batch_apply_args {
     const void *factor[FACTOR_SHIFT + 1]; /* real */
     planish_activation activation;
     traffic traffic;
+    void *scratch; /* by pixel */
 } batch_apply_args;
 
 /* From the records of `parts` parts, one `part_step` doubles behind the other, of which each has

@@ -147,37 +147,53 @@ static void NAME(moments_by_channel)(const batch_moments_args *a) {
 
 /* ---- By pixel -------------------------------------------------------------------------------- */
 
-INLINE void NAME(oct_vector)(const char *x, int64_t pitch, const int count, int64_t left,
-                             const REAL *center, REAL *sum, REAL *squares) {
-    const VEC c = NAME(load_real)(center, left);
-    VEC v[NAME(OCT)];
-    UNROLL for (int k = 0; k < NAME(OCT); k++) v[k] =
-        k < count ? V(sub)(NAME(load_x)((const ELEMENT_T *)(x + k * pitch), left), c) : V(set1)(0);
-    NAME(add_real)(sum, count == 1 ? v[0] : NAME(oct_sum)(v), left);
-    NAME(add_real)(squares, count == 1 ? V(mul)(v[0], v[0]) : NAME(oct_dot)(v, v), left);
+/* Adds OCT pixels of a strip, or one, about the channels' centers. */
+INLINE void NAME(oct_strip)(const char *x, int64_t pitch, const int count, const int width,
+                            int64_t left, const REAL *center, REAL *sum, REAL *squares) {
+    VEC c[NAME(STRIP)], u[NAME(STRIP)], even[NAME(STRIP)], odd[NAME(STRIP)];
+    NAME(oct_tree) tree[NAME(STRIP)];
+    NAME(load_strip_real)(center, width, left, c);
+    UNROLL for (int k = 0; k < count; k++) {
+        NAME(load_strip)((const ELEMENT_T *)(x + k * pitch), width, left, u);
+        UNROLL for (int w = 0; w < width; w++) {
+            const VEC v = V(sub)(u[w], c[w]);
+            NAME(tree_add)(&tree[w], k, v);
+            if (k % 2)
+                odd[w] = k > 1 ? V(fma)(v, v, odd[w]) : V(mul)(v, v);
+            else
+                even[w] = k ? V(fma)(v, v, even[w]) : V(mul)(v, v);
+        }
+    }
+    UNROLL for (int w = 0; w < width; w++) {
+        u[w] = NAME(tree_sum)(&tree[w], count);
+        if (count > 1)
+            even[w] = V(add)(even[w], odd[w]);
+    }
+    NAME(add_strip_real)(sum, width, left, u);
+    NAME(add_strip_real)(squares, width, left, even);
 }
 
 /* Adds pixels [0, n) of some channels about their centers. */
 INLINE void NAME(add_pixels)(const char *x, int64_t pitch, int64_t n, int64_t channels,
                              const REAL *center, REAL *sum, REAL *squares, bool prefetches) {
+    enum { OCT = NAME(OCT), STRIP = NAME(STRIP), LANES_OF = NAME(STRIP_LANES) };
     const int64_t bytes = sizeof(ELEMENT_T);
     for (int64_t p = 0; p < n;) {
-        const int count = n - p >= NAME(OCT) ? NAME(OCT) : 1;
+        const int count = n - p >= OCT ? OCT : 1;
         const char *const at = x + p * pitch;
         int64_t c = 0;
-        NAME(prefetch_pixels)((const ELEMENT_T *)at, pitch, count, channels, prefetches);
-        if (count == NAME(OCT)) {
-            for (; c + VEC_LANES <= channels; c += VEC_LANES)
-                NAME(oct_vector)(at + c * bytes, pitch, NAME(OCT), VEC_LANES, center + c, sum + c,
-                                 squares + c);
-            if (c < channels)
-                NAME(oct_vector)(at + c * bytes, pitch, NAME(OCT), channels - c, center + c,
-                                 sum + c, squares + c);
-        } else {
-            for (; c < channels; c += VEC_LANES)
-                NAME(oct_vector)(at + c * bytes, pitch, 1, channels - c, center + c, sum + c,
-                                 squares + c);
+        NAME(next_lines)
+        next = NAME(lines_after)((const ELEMENT_T *)at, pitch, count, channels);
+        for (; c + LANES_OF <= channels && count == OCT; c += LANES_OF) {
+            NAME(ask)(&next, OCT * LANES_OF * bytes, prefetches);
+            NAME(oct_strip)(at + c * bytes, pitch, OCT, STRIP, 0, center + c, sum + c, squares + c);
         }
+        for (; c < channels && count == OCT; c += VEC_LANES)
+            NAME(oct_strip)(at + c * bytes, pitch, OCT, 1, channels - c, center + c, sum + c,
+                            squares + c);
+        for (; c < channels; c += VEC_LANES)
+            NAME(oct_strip)(at + c * bytes, pitch, 1, 1, channels - c, center + c, sum + c,
+                            squares + c);
         p += count;
     }
 }

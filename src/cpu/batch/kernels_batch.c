@@ -1,6 +1,5 @@
 /* Batch norms: a unit of kernels (cpu/common/unit.h). */
 #include "cpu/batch/batch_kernels.h"
-#include "cpu/common/exact.h"
 
 #include "cpu/rows/rows.h"
 
