@@ -1,4 +1,5 @@
-"""Tables of the field's classic benchmarks: Apex's, the unfused layer norm, six norms, BERT."""
+"""Tables of the field's classic benchmarks: Apex's, the unfused layer norm, six norms, BERT; batch
+norm."""
 
 from __future__ import annotations
 
@@ -24,6 +25,21 @@ def ways_table(path: str) -> str:
             cells.append(" ".join(filter(None, [shown, beside])) or "too noisy")
         body.append([work, *cells])
     return markdown(["f16", *ways], body) + source(path)
+
+
+def batch_table(path: str) -> str:
+    """Results of `planish bench batch`: planish's microseconds, and times as fast as torch."""
+    found: dict[str, dict[str, str]] = {}
+    for row in rows(path):
+        if row["way"] == "planish":
+            time, times = row["microseconds"], row["times"]
+            shown = f"{float(time):.0f} us" if time else ""
+            beside = f"{float(times):.2f}x" if times else ""
+            cell = " ".join(filter(None, [shown, beside])) or "too noisy"
+            found.setdefault(row["work"], {})[row["direction"]] = cell
+    names = {"training": "forward in training", "eval": "in eval", "both": "forward and backward"}
+    body = ([work, *(ran.get(name, "") for name in names)] for work, ran in found.items())
+    return markdown(["x", *names.values()], body) + source(path)
 
 
 def text_table(path: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .classic import profile, steps_table, text_table, ways_table
+from .classic import batch_table, profile, steps_table, text_table, ways_table
 from .cpu import accuracy, calls, cpu_groups, cpu_sweep, instructions, older_calls, switch
 from .fused import by_turns, fused, trained, trained_short
 from .gpu import gpu_decode, gpu_images, gpu_other_rows, gpu_rows, gpu_silu
@@ -91,6 +91,7 @@ TABLES: dict[str, Callable[[], str]] = {
         "python bench/groups.py OUT.csv --activation silu",
     ),
     "instructions": lambda: instructions("aarch64-1/instructions.csv"),
+    "cpu-batch": lambda: batch_table("zen4-7/batch.csv"),
     "accuracy": accuracy,
     "switch": switch,
     "calls-cpu": lambda: calls(

@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 import planish
 import torch
 from planish._torchvision import mend_torchvision
-from planish.bench import allocator, apex, bert, main, norms, program, unfused, variants
+from planish.bench import allocator, apex, batch, bert, main, norms, program, unfused, variants
 from planish.bench.timing import Effort, Sample
 from planish.commands.command_lines import UsageError
 from torch import nn
@@ -56,6 +56,25 @@ def test_a_way_that_computes_something_else_ends_the_bench(monkeypatch):
     ways = {"torch": (variants.WAYS[0], None), "unfused": (variants.WAYS[1], wrong)}
     with pytest.raises(RuntimeError, match=r"unfused is .* off torch's result"):
         apex.measure((4, 8), (8,), torch.float32, "cpu", ways)
+
+
+def test_batch_norms_beside_torch_and_a_copy(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(batch, "QUICK", ((2, 8, 5),))
+    monkeypatch.setattr(batch, "EFFORT", TINY)
+    assert main(["batch", "--quick", "--threads", "1", "--out", str(tmp_path)]) == 0
+    found = rows(tmp_path / "batch.csv")
+    works = [f"2 x 8 x 5 x 5 {m} {t}" for m in ("nchw", "nhwc") for t in ("f32", "bf16")]
+    assert list(dict.fromkeys(row["work"] for row in found)) == works
+    for direction, ways in (("training", 3), ("eval", 3), ("both", 2)):
+        assert sum(row["direction"] == direction for row in found) == ways * len(works)
+    assert "2 x 8 x 5 x 5 nhwc bf16, both" in capsys.readouterr().out
+
+
+def test_a_batch_norm_that_is_wrong_ends_the_bench(monkeypatch):
+    monkeypatch.setattr(batch, "is_wrong", lambda found, torchs: True)
+    work = batch.Work(2, 8, 5, "nhwc", "f32", "eval")
+    with pytest.raises(RuntimeError, match=r"planish is .* off"):
+        batch.measure(work, "cpu")
 
 
 def test_unfused_prints_the_profile_of_each_backward(tmp_path, monkeypatch, capsys):

@@ -4,11 +4,12 @@
 
 #include <stdint.h>
 
-typedef enum layer { LAYER, RMS, CHANNELS, GROUPS, GROUPS_SILU } layer;
+typedef enum layer { LAYER, RMS, CHANNELS, BATCH, GROUPS, GROUPS_SILU } layer;
 typedef enum memory { NCHW, NHWC, NHWC_TO_NCHW } memory;
 typedef enum types { F32, BF16, BF16_BY_F32, F64 } types;
 
-static const char *const layer_names[] = {"layer", "rms", "channels", "group", "group+silu"};
+static const char *const layer_names[] = {"layer", "rms",   "channels",
+                                          "batch", "group", "group+silu"};
 static const char *const memory_names[] = {"", " nhwc", " nhwc to nchw"};
 static const char *const type_names[] = {"f32", "bf16", "bf16, weights f32", "f64"};
 
@@ -112,6 +113,16 @@ static const shape shapes[] = {
     {GROUPS, {8, 64, 112, 112}, 32, NHWC, BF16},
     {GROUPS, {8, 768, 14, 14}, 1, NCHW, F32},
     {GROUPS, {32, 128, 7, 7}, 64, NCHW, F32},
+    /* batch.py: ResNet-50 */
+    {BATCH, {32, 64, 112, 112}, 0, NCHW, F32},
+    {BATCH, {32, 64, 112, 112}, 0, NHWC, F32},
+    {BATCH, {32, 64, 112, 112}, 0, NHWC, BF16_BY_F32},
+    {BATCH, {32, 512, 28, 28}, 0, NCHW, BF16_BY_F32},
+    {BATCH, {32, 512, 28, 28}, 0, NHWC, F32},
+    {BATCH, {32, 2048, 7, 7}, 0, NCHW, F32},
+    {BATCH, {32, 2048, 7, 7}, 0, NHWC, F32},
+    {BATCH, {32, 2048, 7, 7}, 0, NHWC, BF16_BY_F32},
+    {BATCH, {16, 256, 14, 14}, 0, NHWC, F32},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 

@@ -95,6 +95,25 @@ static void table(int share) {
                     }
 }
 
+/* Means of channels in f64 whose first elements are far from the others: what is added to a mean
+ * that is far from the last one must not cost digits of that. */
+static void far_beginnings(void) {
+    static const numbers values[] = {BEGINNING, OUTLIER};
+    static const layout layouts[] = {DENSE, CHANNELS_LAST};
+    for (int s = 1; s < SHAPES; s++)
+        for (int i = 0; i < 4; i++)
+            for (uint64_t seed = 30; seed < 46; seed++) {
+                char text[512];
+                if (elements_of(&shapes[s]) > 100000)
+                    continue;
+                norm_case c = case_of(PLANISH_STATISTICS, &shapes[s], F64, F64, layouts[i / 2]);
+                c.numbers = values[i % 2];
+                c.seed = seed;
+                test_case("%s", case_text(&c, text, sizeof text));
+                run_case(&c, NULL);
+            }
+}
+
 static void many_values(void) {
     static const shape large[] = {{2, {10000000, 1}, A(0), A(1)},
                                   {3, {10, 1, 1000000}, A(0) | A(2), A(1)},
@@ -525,6 +544,23 @@ static void kept_and_added(int share) {
                 }
 }
 
+/* Running statistics in f64, to a rounding of each of their two terms. */
+static void running_means(void) {
+    for (int s = 0; s < SHAPES; s++)
+        for (uint64_t seed = 0; seed < 20; seed++) {
+            run r;
+            if (elements_of(&shapes[s]) > 100000)
+                continue;
+            test_case("running statistics in f64, shape %d, seed %d", s, (int)seed);
+            run_begin(&r, &sets[0], &shapes[s], F64, F64, F64, seed % 2 ? CHANNELS_LAST : PADDED,
+                      seed);
+            want_all(&r);
+            if (run_do(&r, (planish_exec){0}))
+                run_check(&r);
+            run_end(&r);
+        }
+}
+
 /* ---- What changes no bit, and what does not fit ------------------------------------------------
  */
 
@@ -645,6 +681,8 @@ int main(int argc, char **argv) {
     fast();
     table(share);
     kept_and_added(share);
+    far_beginnings();
+    running_means();
     if (flag(argc, argv, "large"))
         many_values();
     if (share < 100)

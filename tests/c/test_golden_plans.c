@@ -54,7 +54,8 @@ static const DLTensor *blank_tensor(blank *b, types types, int ndim, const int64
 
 static void problem_of(const shape *s, planish_pass pass, problem *p) {
     static const types of_weights[] = {F32, BF16, F32, F64}, of_stats[] = {F32, BF16, F32, F64};
-    const bool grouped = s->layer >= GROUPS, rows = !s->size[2], backward = pass != PLANISH_FORWARD;
+    const bool grouped = s->layer >= GROUPS, rows = !s->size[2],
+               backward = pass == PLANISH_BACKWARD;
     const int64_t by_group[] = {s->size[0], s->groups, s->groups ? s->size[1] / s->groups : 0,
                                 s->size[2], s->size[3]};
     const int64_t *size = grouped ? by_group : s->size;
@@ -65,14 +66,18 @@ static void problem_of(const shape *s, planish_pass pass, problem *p) {
     planish_norm op = rows      ? planish_layer_norm_op(ndim, 1, 1e-5)
                       : grouped ? planish_group_norm_op(ndim, 1e-5)
                                 : planish_channel_norm_op(PLANISH_LAYER, ndim, 1e-5);
+    if (s->layer == BATCH)
+        op = planish_norm_op(PLANISH_LAYER, PLANISH_AXIS(0) | PLANISH_AXIS(2) | PLANISH_AXIS(3),
+                             PLANISH_AXIS(1), 1e-5);
     if (s->layer == RMS)
         op = planish_rms_norm_op(ndim, 1, 1e-5);
     if (s->layer == GROUPS_SILU)
         op.activation = PLANISH_SILU;
     const int affine_ndim = grouped ? 2 : 1;
     const int64_t *affine = size + 1;
-    const int64_t kept[] = {size[0], grouped ? size[1] : size[2], size[3]};
-    const int kept_ndim = rows ? 1 : grouped ? 2 : 3;
+    const int64_t of_x[] = {size[0], grouped ? size[1] : size[2], size[3]};
+    const int64_t *kept = s->layer == BATCH ? size + 1 : of_x;
+    const int kept_ndim = rows || s->layer == BATCH ? 1 : grouped ? 2 : 3;
     planish_tensors t = {.struct_size = sizeof t};
     t.x = blank_tensor(&b[0], s->types, ndim, size, in_last);
     t.weight = blank_tensor(&b[1], weights, affine_ndim, affine, false);
@@ -212,7 +217,9 @@ static void write_case(FILE *to, const shape *s, planish_pass pass) {
     if (s->groups)
         fprintf(to, " in %lld groups", (long long)s->groups);
     fprintf(to, "%s, %s, %s\n", memory_names[s->memory], type_names[s->types],
-            pass == PLANISH_FORWARD ? "forward" : "backward");
+            pass == PLANISH_FORWARD    ? "forward"
+            : pass == PLANISH_BACKWARD ? "backward"
+                                       : "apply");
     bool is_written[CPU_COUNT] = {false};
     for (int m = 0, before = -1; m < CPU_COUNT; m++) {
         if (is_written[m])
@@ -296,6 +303,10 @@ int main(int argc, char **argv) {
     for (int i = 0; i < SHAPES; i++)
         for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_BACKWARD; pass++)
             write_case(now, &shapes[i], pass);
+    /* What a batch norm is in an inference. */
+    for (int i = 0; i < SHAPES; i++)
+        if (shapes[i].layer == BATCH)
+            write_case(now, &shapes[i], PLANISH_APPLY);
     if (golden) {
         char *wanted = read_all(golden), *found = read_all(now);
         compare(wanted, found);

@@ -9,8 +9,8 @@ measure.py    one case over many providers: prepare, check, time
 report.py, plots.py, machine.py   what is printed and written
 command.py    the command line
 program.py    what the benches with options of their own have in common: switch.py (shapes in
-              switch_shapes.py), apex.py, unfused.py (norms in variants.py), norms.py, bert.py
-              (steps in steps.py)
+              switch_shapes.py), apex.py, unfused.py (norms in variants.py), batch.py, norms.py,
+              bert.py (steps in steps.py)
 fused/        norms with what stands around them, by the same means
 allocator.py, worker.py   the same provider with malloc as users have it
 """

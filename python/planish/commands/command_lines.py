@@ -32,6 +32,7 @@ PROGRAMS = {
     "apex": ("apex", "2048 x 128 to 1024 and 64 x 16 x 224 x 224, by module: torch, Apex, planish"),
     "unfused": ("unfused", "the formula of before 2019 beside the fused, with its profile"),
     "fused": ("fused", "norms with a residual, dropout, modulation, gate or fp8 around them"),
+    "batch": ("batch", "batch norms of ResNet-50 in training and eval: torch's and planish's"),
     "norms": ("norms", "ConvNeXt and ResNet with six norms over their channels"),
     "bert": ("bert", "training of BERT with each LayerNorm"),
     "choices": ("choices", "norms of compiled graphs: inductor's own beside planish's"),

@@ -9,11 +9,11 @@
  */
 
 enum {
-    NAME(OCT) = 8,             /* pixels that are added by one tree */
-    NAME(FLUSH_PIXELS) = 64,   /* that are added in the compute type */
-    NAME(FLUSH) = 16 * LANES,  /* the same of a channel's elements, or those of one more segment */
-    NAME(NEAR_CHANNELS) = 512, /* whose sums stay in the first-level cache */
-    NAME(HALF) = 2 * LANES     /* elements of one step */
+    NAME(OCT) = 8,            /* pixels that are added by one tree */
+    NAME(FLUSH_PIXELS) = 64,  /* that are added in the compute type */
+    NAME(FLUSH) = 16 * LANES, /* the same of a channel's elements, or those of one more segment */
+    NAME(NEAR_CHANNELS) = 2048 / sizeof(ELEMENT_T), /* whose sums stay in the first-level cache */
+    NAME(HALF) = 2 * LANES                          /* elements of one step */
 };
 
 INLINE const ELEMENT_T *NAME(side_at)(const batch_side *s, int64_t channel, int64_t piece) {
@@ -49,6 +49,13 @@ INLINE NAME(lanes) NAME(load_last)(const ELEMENT_T *piece, int64_t span, int64_t
     memset(copy, 0, sizeof copy);
     memcpy(copy, piece + span - left, (size_t)left * sizeof *copy);
     return NAME(load_lanes)(copy);
+}
+
+/* Whether a piece's results go past the cache. Short pieces have mostly lines that they share with
+ * others, which go by ordinary stores. */
+INLINE bool NAME(streams_spans)(const batch_tile *t, traffic where) {
+    enum { LEAST_BYTES = 1024 };
+    return where == TRAFFIC_STREAM && t->span * (int64_t)sizeof(ELEMENT_T) >= LEAST_BYTES;
 }
 
 /* Lanes kept in memory between segments. */
@@ -88,20 +95,6 @@ INLINE void NAME(flush_sums)(double *restrict to, REAL *restrict from, int64_t n
     }
 }
 
-/* A tree over OCT vectors. */
-INLINE VEC NAME(oct_sum)(const VEC v[NAME(OCT)]) {
-    return V(add)(V(add)(V(add)(v[0], v[1]), V(add)(v[2], v[3])),
-                  V(add)(V(add)(v[4], v[5]), V(add)(v[6], v[7])));
-}
-INLINE VEC NAME(oct_dot)(const VEC a[NAME(OCT)], const VEC b[NAME(OCT)]) {
-    VEC even = V(mul)(a[0], b[0]), odd = V(mul)(a[1], b[1]);
-    UNROLL for (int k = 2; k < NAME(OCT); k += 2) {
-        even = V(fma)(a[k], b[k], even);
-        odd = V(fma)(a[k + 1], b[k + 1], odd);
-    }
-    return V(add)(even, odd);
-}
-
 /* A vector of channels of which `left` are left, in arrays of the compute type. */
 INLINE VEC NAME(load_real)(const REAL *p, int64_t left) {
     return left >= VEC_LANES ? LOAD_REAL(p) : LOAD_REAL_PART(p, (int)left);
@@ -113,13 +106,116 @@ INLINE void NAME(add_real)(REAL *p, VEC v, int64_t left) {
         STORE_REAL_PART(p, V(add)(LOAD_REAL_PART(p, (int)left), v), (int)left);
 }
 
-/* Prefetches some channels of `count` pixels that come after those at `x`. */
-INLINE void NAME(prefetch_pixels)(const ELEMENT_T *x, int64_t pitch, int count, int64_t channels,
-                                  bool wanted) {
+/*
+ * A strip of some channels: vectors side by side, of which a pixel's are all read before the next
+ * pixel's, so that lines of the cache are read whole and one behind the other. STRIP of them, in
+ * the order of pairs where there are (vec_pairs.h), or one with `left` channels.
+ */
+enum { NAME(STRIP) = 4, NAME(STRIP_LANES) = NAME(STRIP) * VEC_LANES };
+
+INLINE void NAME(load_strip)(const ELEMENT_T *p, const int width, int64_t left, VEC v[]) {
+    if (width == 1)
+        v[0] = NAME(load_x)(p, left);
+    UNROLL for (int w = 0; w + 1 < width; w += 2) {
+        if (NAME(PAIRED)) {
+            LOAD_X_PAIR(p + w * VEC_LANES, v + w);
+            continue;
+        }
+        v[w] = LOAD_X(p + w * VEC_LANES);
+        v[w + 1] = LOAD_X(p + (w + 1) * VEC_LANES);
+    }
+}
+INLINE void NAME(store_strip)(ELEMENT_T *p, const int width, int64_t left, const VEC v[]) {
+    if (width == 1)
+        NAME(store_x)(p, v[0], left);
+    UNROLL for (int w = 0; w + 1 < width; w += 2) {
+        if (NAME(PAIRED)) {
+            STORE_X_PAIR(p + w * VEC_LANES, v + w);
+            continue;
+        }
+        STORE_X(p + w * VEC_LANES, v[w]);
+        STORE_X(p + (w + 1) * VEC_LANES, v[w + 1]);
+    }
+}
+/* The same of arrays of the compute type. */
+INLINE void NAME(load_strip_real)(const REAL *p, const int width, int64_t left, VEC v[]) {
+    if (width == 1)
+        v[0] = NAME(load_real)(p, left);
+    UNROLL for (int w = 0; w + 1 < width; w += 2) {
+        if (NAME(PAIRED)) {
+            LOAD_REAL_PAIR(p + w * VEC_LANES, v + w);
+            continue;
+        }
+        v[w] = LOAD_REAL(p + w * VEC_LANES);
+        v[w + 1] = LOAD_REAL(p + (w + 1) * VEC_LANES);
+    }
+}
+INLINE void NAME(add_strip_real)(REAL *p, const int width, int64_t left, VEC v[]) {
+    UNROLL for (int w = 0; NAME(PAIRED) && w + 1 < width; w += 2) V(in_order)(v + w);
+    UNROLL for (int w = 0; w < width; w++)
+        NAME(add_real)(p + w * VEC_LANES, v[w], width == 1 ? left : VEC_LANES);
+}
+
+/* Channels' numbers in the order of strips: as they are, or where there are pairs, copied to
+ * `room`. What is less than a pair stays as it is. */
+INLINE const REAL *NAME(arranged)(const REAL *from, int64_t n, REAL *room) {
+    if (!NAME(PAIRED))
+        return from;
+    int64_t c = 0;
+    for (; c + 2 * VEC_LANES <= n; c += 2 * VEC_LANES) {
+        VEC v[2];
+        LOAD_REAL_PAIR(from + c, v);
+        STORE_REAL(room + c, v[0]);
+        STORE_REAL(room + c + VEC_LANES, v[1]);
+    }
+    if (c < n)
+        memcpy(room + c, from + c, (size_t)(n - c) * sizeof *room);
+    return room;
+}
+
+/* A sum of pixels k = 0, 1 ... that come one by one, by a tree over OCT of them. */
+typedef struct NAME(oct_tree) {
+    VEC two, four, all;
+} NAME(oct_tree);
+
+INLINE void NAME(tree_add)(NAME(oct_tree) * t, const int k, VEC v) {
+    t->two = k % 2 ? V(add)(t->two, v) : v;
+    if (k % 2)
+        t->four = k % 4 == 3 ? V(add)(t->four, t->two) : t->two;
+    if (k % 4 == 3)
+        t->all = k > 4 ? V(add)(t->all, t->four) : t->four;
+}
+INLINE VEC NAME(tree_sum)(const NAME(oct_tree) * t, const int count) {
+    return count == 1 ? t->two : t->all;
+}
+
+/*
+ * What comes next, prefetched while sums are made: some channels of pixel after pixel. Strips of
+ * OCT pixels are read apart from each other, but memory is fast where it is asked for in order.
+ */
+typedef struct NAME(next_lines) {
+    const char *pixel;
+    int64_t at, bytes, pitch; /* bytes of these channels, of which `at` are asked for */
+} NAME(next_lines);
+
+/* Of `count` pixels and some channels from `x` on; it begins AHEAD_BYTES or a step of pixels on. */
+INLINE NAME(next_lines)
+    NAME(lines_after)(const ELEMENT_T *x, int64_t pitch, int64_t count, int64_t channels) {
     enum { AHEAD_BYTES = 8192 };
-    const int64_t bytes = count * channels * (int64_t)sizeof(ELEMENT_T);
-    const int64_t ahead = (bytes > AHEAD_BYTES ? 1 : AHEAD_BYTES / bytes) * count * pitch;
-    for (int k = 0; wanted && k < count; k++)
-        NAME(prefetch_row)((const ELEMENT_T *)((const char *)x + k * pitch), ahead, channels, true,
-                           0);
+    const int64_t bytes = channels * (int64_t)sizeof(ELEMENT_T), all = count * bytes;
+    const int64_t steps = all > AHEAD_BYTES ? 1 : AHEAD_BYTES / all;
+    return (NAME(next_lines)){(const char *)((uintptr_t)x + (uintptr_t)(steps * count * pitch)), 0,
+                              bytes, pitch};
+}
+
+/* Asks for the next `bytes`. */
+INLINE void NAME(ask)(NAME(next_lines) * n, int64_t bytes, bool wanted) {
+    for (int64_t done = 0; wanted && done < bytes; done += 64) {
+        __builtin_prefetch((const void *)((uintptr_t)n->pixel + (uintptr_t)n->at), 0, 3);
+        n->at += 64;
+        if (n->at >= n->bytes) {
+            n->at = 0;
+            n->pixel = (const char *)((uintptr_t)n->pixel + (uintptr_t)n->pitch);
+        }
+    }
 }

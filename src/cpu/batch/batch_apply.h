@@ -10,13 +10,6 @@ INLINE NAME(applying) NAME(applying_at)(const batch_apply_args *a, int64_t c) {
     return (NAME(applying)){V(set1)(f[FACTOR_MEAN][c]), V(set1)(f[FACTOR_SCALE][c]),
                             V(set1)(f[FACTOR_SHIFT][c])};
 }
-INLINE NAME(applying) NAME(applying_vector)(const batch_apply_args *a, int64_t c, int64_t left) {
-    const REAL *const *const f = (const REAL *const *)a->factor;
-    return (NAME(applying)){NAME(load_real)(f[FACTOR_MEAN] + c, left),
-                            NAME(load_real)(f[FACTOR_SCALE] + c, left),
-                            NAME(load_real)(f[FACTOR_SHIFT] + c, left)};
-}
-
 INLINE VEC NAME(applied)(VEC x, VEC addend, const bool adds, NAME(applying) s,
                          const planish_activation f) {
     const VEC z = V(fma)(V(sub)(x, s.mean), s.scale, s.shift);
@@ -71,7 +64,7 @@ INLINE void NAME(apply_streamed)(const ELEMENT_T *x, const ELEMENT_T *addend, EL
 INLINE void NAME(apply_by_channel)(const batch_apply_args *a, const bool adds,
                                    const planish_activation f) {
     const int64_t span = a->tile.span;
-    const bool streams = a->traffic == TRAFFIC_STREAM;
+    const bool streams = NAME(streams_spans)(&a->tile, a->traffic);
     for (int64_t piece = 0; piece < a->tile.pieces; piece++)
         for (int64_t c = 0; c < a->tile.channels; c++) {
             const ELEMENT_T *const x = NAME(side_at)(&a->x, c, piece);
@@ -87,66 +80,58 @@ INLINE void NAME(apply_by_channel)(const batch_apply_args *a, const bool adds,
 
 /* ---- By pixel -------------------------------------------------------------------------------- */
 
-enum { NAME(APPLIED) = 4 }; /* pixels at once */
-
-/* Channels [0, n) of `count` pixels, whose y begins at `y`. */
-INLINE void NAME(apply_pixels)(const batch_apply_args *a, int64_t p, const int count, int64_t first,
-                               int64_t n, char *y, int64_t y_pitch, const bool adds,
-                               const planish_activation f) {
-    const int64_t bytes = sizeof(ELEMENT_T);
-    const char *const x = (const char *)(NAME(side_at)(&a->x, 0, p) + first);
-    const char *const r = adds ? (const char *)(NAME(side_at)(&a->addend, 0, p) + first) : NULL;
-    const VEC none = V(set1)(0);
-    for (int64_t c = 0; c < n; c += VEC_LANES) {
-        const int64_t left = n - c;
-        const NAME(applying) s = NAME(applying_vector)(a, first + c, left);
-        if (left >= VEC_LANES) {
-            UNROLL for (int k = 0; k < count; k++) {
-                const VEC v = LOAD_X((const ELEMENT_T *)(x + k * a->x.piece + c * bytes));
-                const VEC more =
-                    adds ? LOAD_X((const ELEMENT_T *)(r + k * a->addend.piece + c * bytes)) : none;
-                STORE_X((ELEMENT_T *)(y + k * y_pitch + c * bytes),
-                        NAME(applied)(v, more, adds, s, f));
-            }
-        } else {
-            for (int k = 0; k < count; k++) {
-                const VEC v =
-                    LOAD_X_PART((const ELEMENT_T *)(x + k * a->x.piece + c * bytes), (int)left);
-                const VEC more =
-                    adds ? LOAD_X_PART((const ELEMENT_T *)(r + k * a->addend.piece + c * bytes),
-                                       (int)left)
-                         : none;
-                STORE_X_PART((ELEMENT_T *)(y + k * y_pitch + c * bytes),
-                             NAME(applied)(v, more, adds, s, f), (int)left);
-            }
+/* n channels of a pixel, by arrays of factors that are in the order of strips. */
+INLINE void NAME(apply_pixel)(const ELEMENT_T *x, const ELEMENT_T *addend, ELEMENT_T *y, int64_t n,
+                              const REAL *const factor[], const bool adds,
+                              const planish_activation f) {
+    enum { TWO = 2 };
+    int64_t c = 0;
+    for (; c + TWO * VEC_LANES <= n; c += TWO * VEC_LANES) {
+        VEC v[TWO], r[TWO] = {V(set1)(0), V(set1)(0)};
+        NAME(load_strip)(x + c, TWO, 0, v);
+        if (adds)
+            NAME(load_strip)(addend + c, TWO, 0, r);
+        UNROLL for (int w = 0; w < TWO; w++) {
+            const int64_t i = c + w * VEC_LANES;
+            const NAME(applying)
+                s = {LOAD_REAL(factor[FACTOR_MEAN] + i), LOAD_REAL(factor[FACTOR_SCALE] + i),
+                     LOAD_REAL(factor[FACTOR_SHIFT] + i)};
+            v[w] = NAME(applied)(v[w], r[w], adds, s, f);
         }
+        NAME(store_strip)(y + c, TWO, 0, v);
+    }
+    for (; c < n; c += VEC_LANES) {
+        const NAME(applying) s = {NAME(load_real)(factor[FACTOR_MEAN] + c, n - c),
+                                  NAME(load_real)(factor[FACTOR_SCALE] + c, n - c),
+                                  NAME(load_real)(factor[FACTOR_SHIFT] + c, n - c)};
+        const VEC r = adds ? NAME(load_x)(addend + c, n - c) : V(set1)(0);
+        NAME(store_x)(y + c, NAME(applied)(NAME(load_x)(x + c, n - c), r, adds, s, f), n - c);
     }
 }
 
 INLINE void NAME(apply_by_pixel)(const batch_apply_args *a, const bool adds,
                                  const planish_activation f) {
-    const int64_t channels = a->tile.channels, pixels = a->tile.pieces;
-    const int64_t bytes = sizeof(ELEMENT_T);
+    enum { PIECE = NAME(PIECE), BYTES = sizeof(ELEMENT_T) };
+    const int64_t n = a->tile.channels;
     const bool lines =
         a->traffic == TRAFFIC_STREAM &&
-        ((uintptr_t)a->y.data | (uintptr_t)a->y.piece | (uintptr_t)(channels * bytes)) % 64 == 0;
-    _Alignas(64) ELEMENT_T made[NAME(PIECE)];
-    for (int64_t p = 0; p < pixels && lines; p++)
-        for (int64_t c = 0; c < channels; c += NAME(PIECE)) {
-            const int64_t n = NAME(min)(channels - c, NAME(PIECE));
-            NAME(apply_pixels)(a, p, 1, c, n, (char *)made, 0, adds, f);
-            stream_lines((ELEMENT_T *)NAME(side_at)(&a->y, 0, p) + c, made, n * bytes);
+        ((uintptr_t)a->y.data | (uintptr_t)a->y.piece | (uintptr_t)(n * BYTES)) % 64 == 0;
+    _Alignas(64) ELEMENT_T made[PIECE];
+    const REAL *factor[FACTOR_SHIFT + 1];
+    for (int k = 0; k <= FACTOR_SHIFT; k++)
+        factor[k] = NAME(arranged)(a->factor[k], n, (REAL *)a->scratch + k * n);
+    for (int64_t p = 0; p < a->tile.pieces; p++) {
+        const ELEMENT_T *const x = NAME(side_at)(&a->x, 0, p);
+        const ELEMENT_T *const r = adds ? NAME(side_at)(&a->addend, 0, p) : NULL;
+        ELEMENT_T *const y = (ELEMENT_T *)NAME(side_at)(&a->y, 0, p);
+        for (int64_t c = 0, some; c < n; c += some) {
+            some = lines ? NAME(min)(n - c, PIECE) : n;
+            const REAL *const at[] = {factor[FACTOR_MEAN] + c, factor[FACTOR_SCALE] + c,
+                                      factor[FACTOR_SHIFT] + c};
+            NAME(apply_pixel)(x + c, adds ? r + c : NULL, lines ? made : y, some, at, adds, f);
+            if (lines)
+                stream_lines(y + c, made, some * BYTES);
         }
-    for (int64_t p = 0; p < pixels && !lines;) {
-        char *const y = a->y.data + p * a->y.piece;
-        const int count = pixels - p >= NAME(APPLIED) ? NAME(APPLIED) : 1;
-        NAME(prefetch_pixels)(NAME(side_at)(&a->x, 0, p), a->x.piece, count, channels,
-                              a->tile.prefetches);
-        if (count == NAME(APPLIED))
-            NAME(apply_pixels)(a, p, NAME(APPLIED), 0, channels, y, a->y.piece, adds, f);
-        else
-            NAME(apply_pixels)(a, p, 1, 0, channels, y, a->y.piece, adds, f);
-        p += count;
     }
 }
 

@@ -3,10 +3,10 @@
  * cpu/batch/kernels_batch.c. In f64, channel by channel, parts in their order.
  */
 
-/* The moments of all parts: their means as distances from the first one's pivot. */
+/* The moments of all parts; their means are pairs. */
 static void NAME(merge_moments)(const batch_finish_args *a) {
     double *const distance = a->total[RECORD_DISTANCE], *const m2 = a->total[RECORD_M2];
-    double *const pivot = a->total[RECORD_PIVOT];
+    double *const center = a->total[RECORD_CENTER];
     for (int k = 0; k < RECORDS; k++)
         if (a->total[k] != a->record[k])
             memcpy(a->total[k], a->record[k], (size_t)a->channels * sizeof(double));
@@ -15,12 +15,12 @@ static void NAME(merge_moments)(const batch_finish_args *a) {
         const double n = (double)(part < a->parts - 1 ? a->part_count : a->last_count);
         const double share = n / (before + n), spread = before * share;
         const int64_t at = part * a->part_step;
-        const double *const own_pivot = a->record[RECORD_PIVOT] + at;
+        const double *const own_center = a->record[RECORD_CENTER] + at;
         const double *const own_distance = a->record[RECORD_DISTANCE] + at;
         const double *const own_m2 = a->record[RECORD_M2] + at;
         for (int64_t c = 0; c < a->channels; c++) {
-            const double step = (own_pivot[c] - pivot[c]) + own_distance[c] - distance[c];
-            distance[c] += step * share;
+            const double step = (own_center[c] - center[c]) + own_distance[c] - distance[c];
+            exact_add(&center[c], &distance[c], step * share);
             m2[c] += own_m2[c] + step * step * spread;
         }
         before += n;
@@ -71,19 +71,19 @@ static void NAME(finish_forward)(const batch_finish_args *a) {
     if (made)
         NAME(merge_moments)(a);
     for (int64_t c = 0; c < a->channels; c++) {
-        double pivot = a->mean[c], distance = 0, var = 0;
+        double center = a->mean[c], distance = 0, var = 0;
         if (made) {
-            pivot = a->total[RECORD_PIVOT][c];
+            center = a->total[RECORD_CENTER][c];
             distance = a->total[RECORD_DISTANCE][c];
             var = a->total[RECORD_M2][c] * inverse;
             a->rstd[c] = 1 / sqrt(var + a->eps);
-            a->mean[c] = pivot + distance;
+            a->mean[c] = center + distance;
         }
         /* In f32 a mean of f64 has all digits that count: what is made of it is made so again by a
          * backward that is given it. */
         const REAL mean = (REAL)a->mean[c];
         const double rest = sizeof(REAL) == 8
-                                ? ((double)mean - pivot - distance) * a->rstd[c]
+                                ? ((double)mean - center - distance) * a->rstd[c]
                                 : ((double)mean - a->mean[c]) * (double)(REAL)a->rstd[c];
         NAME(set_z)(a, c, mean, rest);
         a->wide[c] |= !(var < BIG && var >= (made ? least : -1));

@@ -49,12 +49,37 @@ INLINE void NAME(gradient_at)(NAME(places) at, int64_t i, int64_t left, NAME(mak
         NAME(store_x)(at.dx + i, dx, left);
 }
 
+/* Two vectors as strips have them. */
+INLINE void NAME(gradient_two)(NAME(places) at, int64_t i, const NAME(making) m[2],
+                               const batch_through way, const planish_activation f,
+                               const bool fixed) {
+    const bool plain = way == THROUGH_NOTHING && !fixed;
+    const bool reads_x = !fixed || way >= THROUGH_RELU;
+    VEC x[2] = {m[0].behind.mean, m[1].behind.mean}, dy[2], d[2];
+    VEC other[2] = {V(set1)((REAL)-0.0), V(set1)((REAL)-0.0)};
+    NAME(load_strip)(at.dy + i, 2, 0, dy);
+    if (reads_x)
+        NAME(load_strip)(at.x + i, 2, 0, x);
+    if (!plain && at.other)
+        NAME(load_strip)(at.other + i, 2, 0, other);
+    UNROLL for (int w = 0; w < 2; w++) {
+        dy[w] = NAME(made_dx)(x[w], dy[w], other[w], m[w], &d[w], way, f);
+        if (fixed)
+            dy[w] = V(mul)(d[w], m[w].behind.scale);
+    }
+    if (at.daddend)
+        NAME(store_strip)(at.daddend + i, 2, 0, d);
+    if (at.dx)
+        NAME(store_strip)(at.dx + i, 2, 0, dy);
+}
+
 INLINE void NAME(gradient_span)(NAME(places) at, int64_t n, NAME(making) m, const batch_through way,
                                 const planish_activation f, const bool fixed) {
+    const NAME(making) both[2] = {m, m};
     int64_t i = 0;
-    for (; i + VEC_LANES <= n; i += VEC_LANES)
-        NAME(gradient_at)(at, i, VEC_LANES, m, way, f, fixed);
-    if (i < n)
+    for (; i + 2 * VEC_LANES <= n; i += 2 * VEC_LANES)
+        NAME(gradient_two)(at, i, both, way, f, fixed);
+    for (; i < n; i += VEC_LANES)
         NAME(gradient_at)(at, i, n - i, m, way, f, fixed);
 }
 
@@ -63,13 +88,6 @@ INLINE NAME(making) NAME(making_at)(const batch_gradient_args *a, int64_t c) {
     return (NAME(making)){NAME(behind_at)(a, c), V(set1)(f[FACTOR_OF_X][c]),
                           V(set1)(f[FACTOR_REST][c])};
 }
-INLINE NAME(making) NAME(making_vector)(const batch_gradient_args *a, int64_t c, int64_t left) {
-    const REAL *const *const f = (const REAL *const *)a->factor;
-    return (NAME(making)){NAME(behind_vector)(a, c, left),
-                          NAME(load_real)(f[FACTOR_OF_X] + c, left),
-                          NAME(load_real)(f[FACTOR_REST] + c, left)};
-}
-
 /* Past the cache, dx alone: what is no whole line by ordinary stores. */
 INLINE void NAME(gradient_streamed)(NAME(places) at, int64_t n, NAME(making) m,
                                     const batch_through way, const planish_activation f,
@@ -99,7 +117,8 @@ INLINE void NAME(gradient_streamed)(NAME(places) at, int64_t n, NAME(making) m,
 INLINE void NAME(gradient_by_channel)(const batch_gradient_args *a, const batch_through way,
                                       const planish_activation f) {
     const batch_side others = NAME(other_side)(a, way);
-    const bool streams = a->traffic == TRAFFIC_STREAM && a->dx.data && !a->daddend.data;
+    const bool streams =
+        NAME(streams_spans)(&a->tile, a->traffic) && a->dx.data && !a->daddend.data;
     for (int64_t piece = 0; piece < a->tile.pieces; piece++)
         for (int64_t c = 0; c < a->tile.channels; c++) {
             const NAME(places) at = NAME(places_at)(a, &others, c, piece);
@@ -113,66 +132,73 @@ INLINE void NAME(gradient_by_channel)(const batch_gradient_args *a, const batch_
         }
 }
 
-/* Channels [0, n) of `count` pixels. */
-INLINE void NAME(gradient_pixels)(const batch_gradient_args *a, const NAME(places) at[],
-                                  const int count, int64_t first, int64_t n,
-                                  const batch_through way, const planish_activation f,
-                                  const bool fixed) {
-    for (int64_t c = 0; c < n; c += VEC_LANES) {
-        const int64_t left = n - c;
-        const NAME(making) m = NAME(making_vector)(a, first + c, left);
-        if (left >= VEC_LANES) {
-            UNROLL for (int k = 0; k < count; k++)
-                NAME(gradient_at)(at[k], c, VEC_LANES, m, way, f, fixed);
-        } else {
-            for (int k = 0; k < count; k++)
-                NAME(gradient_at)(at[k], c, left, m, way, f, fixed);
+/* A vector of channels, of which `left` are there, c on. */
+INLINE NAME(making)
+    NAME(making_vector)(const REAL *const f[], int64_t c, int64_t left, REAL least) {
+    return (NAME(making)){{NAME(load_real)(f[FACTOR_MEAN] + c, left),
+                           NAME(load_real)(f[FACTOR_RSTD] + c, left),
+                           NAME(load_real)(f[FACTOR_SCALE] + c, left),
+                           NAME(load_real)(f[FACTOR_SHIFT] + c, left), V(set1)(least)},
+                          NAME(load_real)(f[FACTOR_OF_X] + c, left),
+                          NAME(load_real)(f[FACTOR_REST] + c, left)};
+}
+
+/* Channels [c, c + n) of a pixel, by arrays of factors that are in the order of strips. */
+INLINE void NAME(gradient_pixel)(NAME(places) at, int64_t n, const REAL *const factor[], REAL least,
+                                 const batch_through way, const planish_activation f,
+                                 const bool fixed) {
+    int64_t c = 0;
+    for (; c + 2 * VEC_LANES <= n; c += 2 * VEC_LANES) {
+        const NAME(making) m[2] = {NAME(making_vector)(factor, c, VEC_LANES, least),
+                                   NAME(making_vector)(factor, c + VEC_LANES, VEC_LANES, least)};
+        NAME(gradient_two)(at, c, m, way, f, fixed);
+    }
+    for (; c < n; c += VEC_LANES)
+        NAME(gradient_at)(at, c, n - c, NAME(making_vector)(factor, c, n - c, least), way, f,
+                          fixed);
+}
+
+INLINE void NAME(gradient_by_pixel)(const batch_gradient_args *a, const batch_through way,
+                                    const planish_activation f, const bool fixed) {
+    enum { PIECE = NAME(PIECE), BYTES = sizeof(ELEMENT_T) };
+    const int64_t n = a->tile.channels;
+    const batch_side others = NAME(other_side)(a, way);
+    const bool lines =
+        a->traffic == TRAFFIC_STREAM && a->dx.data && !a->daddend.data &&
+        ((uintptr_t)a->dx.data | (uintptr_t)a->dx.piece | (uintptr_t)(n * BYTES)) % 64 == 0;
+    _Alignas(64) ELEMENT_T made[PIECE];
+    const REAL *factor[BATCH_FACTORS];
+    for (int k = 0; k < BATCH_FACTORS; k++)
+        factor[k] = NAME(arranged)(a->factor[k], n, (REAL *)a->scratch + k * n);
+    for (int64_t p = 0; p < a->tile.pieces; p++) {
+        const NAME(places) pixel = NAME(places_at)(a, &others, 0, p);
+        for (int64_t c = 0, some; c < n; c += some) {
+            some = lines ? NAME(min)(n - c, PIECE) : n;
+            ELEMENT_T *const dx = pixel.dx ? pixel.dx + c : NULL;
+            const NAME(places)
+                at = {pixel.x + c, pixel.dy + c, pixel.other ? pixel.other + c : NULL,
+                      lines ? made : dx, pixel.daddend ? pixel.daddend + c : NULL};
+            const REAL *of[BATCH_FACTORS];
+            for (int k = 0; k < BATCH_FACTORS; k++)
+                of[k] = factor[k] + c;
+            NAME(gradient_pixel)(at, some, of, (REAL)a->least, way, f, fixed);
+            if (lines)
+                stream_lines(dx, made, some * BYTES);
         }
     }
 }
 
-enum { NAME(MADE) = 2 }; /* pixels at once */
-
-INLINE void NAME(gradient_by_pixel)(const batch_gradient_args *a, const batch_through way,
-                                    const planish_activation f) {
-    const int64_t channels = a->tile.channels, pixels = a->tile.pieces;
-    const int64_t bytes = sizeof(ELEMENT_T);
-    const batch_side others = NAME(other_side)(a, way);
-    const bool lines =
-        a->traffic == TRAFFIC_STREAM && a->dx.data && !a->daddend.data && !a->fixed &&
-        ((uintptr_t)a->dx.data | (uintptr_t)a->dx.piece | (uintptr_t)(channels * bytes)) % 64 == 0;
-    _Alignas(64) ELEMENT_T made[NAME(PIECE)];
-    for (int64_t p = 0, count; p < pixels; p += count) {
-        NAME(places) at[NAME(MADE)];
-        count = pixels - p >= NAME(MADE) && !lines ? NAME(MADE) : 1;
-        NAME(prefetch_pixels)(NAME(side_at)(&a->x, 0, p), a->x.piece, (int)count, channels,
-                              a->tile.prefetches);
-        NAME(prefetch_pixels)(NAME(side_at)(&a->dy, 0, p), a->dy.piece, (int)count, channels,
-                              a->tile.prefetches);
-        for (int k = 0; k < count; k++)
-            at[k] = NAME(places_at)(a, &others, 0, p + k);
-        for (int64_t c = 0; c < channels && lines; c += NAME(PIECE)) {
-            const int64_t n = NAME(min)(channels - c, NAME(PIECE));
-            const NAME(places) here = {at[0].x + c, at[0].dy + c,
-                                       at[0].other ? at[0].other + c : NULL, made, NULL};
-            NAME(gradient_pixels)(a, &here, 1, c, n, way, f, false);
-            stream_lines(at[0].dx + c, made, n * bytes);
-        }
-        if (lines)
-            continue;
-        if (a->fixed)
-            for (int k = 0; k < count; k++)
-                NAME(gradient_pixels)(a, &at[k], 1, 0, channels, way, f, true);
-        else if (count == NAME(MADE))
-            NAME(gradient_pixels)(a, at, NAME(MADE), 0, channels, way, f, false);
-        else
-            NAME(gradient_pixels)(a, at, 1, 0, channels, way, f, false);
-    }
+INLINE void NAME(gradient_of_pixels)(const batch_gradient_args *a, const batch_through way,
+                                     const planish_activation f) {
+    if (a->fixed)
+        NAME(gradient_by_pixel)(a, way, f, true);
+    else
+        NAME(gradient_by_pixel)(a, way, f, false);
 }
 
 static void NAME(batch_gradient)(const batch_gradient_args *a) {
     if (a->tile.by_pixel)
-        EACH_WAY(NAME(gradient_by_pixel), a);
+        EACH_WAY(NAME(gradient_of_pixels), a);
     else
         EACH_WAY(NAME(gradient_by_channel), a);
 }

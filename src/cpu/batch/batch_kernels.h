@@ -26,11 +26,11 @@ typedef struct batch_side {
     int64_t channel, piece;
 } batch_side;
 
-/* By channel, of one part of its elements. Forward: the mean as its distance from a pivot, and the
- * sum of squared deviations from it. Backward: sums of xhat by the mean as it is held, of the
- * gradient of what the norm returns, and of both's product. */
-enum { RECORD_PIVOT, RECORD_DISTANCE, RECORD_M2, RECORDS };
-enum { RECORD_XHAT = RECORD_PIVOT, RECORD_D, RECORD_PRODUCT };
+/* By channel, of one part of its elements. Forward: the mean as a center and its distance from
+ * that, and the sum of squared deviations from it. Backward: sums of xhat by the mean as it is
+ * held, of the gradient of what the norm returns, and of both's product. */
+enum { RECORD_CENTER, RECORD_DISTANCE, RECORD_M2, RECORDS };
+enum { RECORD_XHAT = RECORD_CENTER, RECORD_D, RECORD_PRODUCT };
 
 /* By channel, real: what makes z = (x - mean) * scale + shift, xhat = (x - mean) * rstd, and dx =
  * (x - mean) * of_x + d * scale + rest. */
@@ -75,7 +75,7 @@ typedef struct batch_gradient_args {
     bool fixed; /* of_x and rest are 0 */
     traffic traffic;
     double *record[RECORDS]; /* of `sums` alone */
-    void *scratch;
+    void *scratch;           /* by pixel */
 } batch_gradient_args;
 
 typedef struct batch_apply_args {
@@ -84,6 +84,7 @@ typedef struct batch_apply_args {
     const void *factor[FACTOR_SHIFT + 1]; /* real */
     planish_activation activation;
     traffic traffic;
+    void *scratch; /* by pixel */
 } batch_apply_args;
 
 /* From the records of `parts` parts, one `part_step` doubles behind the other, of which each has

@@ -5,11 +5,13 @@
  * summed about one center is merged in f64 (Chan, Golub, LeVeque 1983).
  */
 
-/* Of one channel, or an array for each. Sums about the center since it was made; before that the
- * mean's distance from the pivot, and the squares. */
+/* Of one channel, or an array for each: sums about the center since it was made, and the moments of
+ * those before it. Their mean is a pair: the center, and its distance from it, which is what the
+ * center lost when it was rounded. So the mean has all its digits though the first elements be far
+ * from the others. */
 typedef struct NAME(growing) {
     double *distance, *m2, *sum, *squares;
-    REAL *pivot, *center;
+    REAL *center;
     int64_t before, since, until; /* elements; the next center is made at `until` */
 } NAME(growing);
 
@@ -18,15 +20,15 @@ static void NAME(renew)(NAME(growing) * g, int64_t channels) {
     double *restrict const distance = g->distance, *restrict const m2 = g->m2;
     double *restrict const sum = g->sum, *restrict const squares = g->squares;
     REAL *restrict const center = g->center;
-    const REAL *restrict const pivot = g->pivot;
     const double n = (double)g->since, all = (double)(g->before + g->since);
     const double share = n / all, spread = (double)g->before * share;
     for (int64_t c = 0; c < channels; c++) {
-        const double delta = sum[c] / n;
-        const double step = ((double)center[c] - (double)pivot[c]) - distance[c] + delta;
+        const double delta = sum[c] / n, step = delta - distance[c];
+        double mean = (double)center[c], rest = 0;
         m2[c] += squares[c] - sum[c] * delta + step * step * spread;
-        distance[c] += step * share;
-        center[c] = (REAL)((double)pivot[c] + distance[c]);
+        exact_add(&mean, &rest, distance[c] + step * share);
+        center[c] = (REAL)mean;
+        distance[c] = (mean - (double)center[c]) + rest;
         sum[c] = squares[c] = 0;
     }
     g->before += g->since;
@@ -97,21 +99,20 @@ static void NAME(moments_by_channel)(const batch_moments_args *a) {
     enum { MOST = BATCH_TILE_CHANNELS };
     const int64_t channels = a->tile.channels, pieces = a->tile.pieces, span = a->tile.span;
     _Alignas(64) REAL kept[MOST][2 * LANES];
-    REAL pivot[MOST], center[MOST];
+    REAL center[MOST];
     double sum[MOST] = {0}, squares[MOST] = {0};
     NAME(growing)
     g = {.distance = a->record[RECORD_DISTANCE],
          .m2 = a->record[RECORD_M2],
          .sum = sum,
          .squares = squares,
-         .pivot = pivot,
          .center = center};
     const NAME(lanes) own = NAME(own_lanes)(span % LANES, span < LANES);
     double *to[2 * MOST];
     int64_t pending = 0;
     memset(kept, 0, sizeof kept);
     for (int64_t c = 0; c < channels; c++) {
-        pivot[c] = center[c] = NAME(first_center)(NAME(side_at)(&a->x, c, 0), span);
+        center[c] = NAME(first_center)(NAME(side_at)(&a->x, c, 0), span);
         g.distance[c] = g.m2[c] = 0;
         to[2 * c] = &sum[c];
         to[2 * c + 1] = &squares[c];
@@ -141,42 +142,58 @@ static void NAME(moments_by_channel)(const batch_moments_args *a) {
     if (g.since)
         NAME(renew)(&g, channels);
     for (int64_t c = 0; c < channels; c++)
-        a->record[RECORD_PIVOT][c] = (double)pivot[c];
+        a->record[RECORD_CENTER][c] = (double)center[c];
 }
 
 /* ---- By pixel -------------------------------------------------------------------------------- */
 
-INLINE void NAME(oct_vector)(const char *x, int64_t pitch, const int count, int64_t left,
-                             const REAL *center, REAL *sum, REAL *squares) {
-    const VEC c = NAME(load_real)(center, left);
-    VEC v[NAME(OCT)];
-    UNROLL for (int k = 0; k < NAME(OCT); k++) v[k] =
-        k < count ? V(sub)(NAME(load_x)((const ELEMENT_T *)(x + k * pitch), left), c) : V(set1)(0);
-    NAME(add_real)(sum, count == 1 ? v[0] : NAME(oct_sum)(v), left);
-    NAME(add_real)(squares, count == 1 ? V(mul)(v[0], v[0]) : NAME(oct_dot)(v, v), left);
+/* Adds OCT pixels of a strip, or one, about the channels' centers. */
+INLINE void NAME(oct_strip)(const char *x, int64_t pitch, const int count, const int width,
+                            int64_t left, const REAL *center, REAL *sum, REAL *squares) {
+    VEC c[NAME(STRIP)], u[NAME(STRIP)], even[NAME(STRIP)], odd[NAME(STRIP)];
+    NAME(oct_tree) tree[NAME(STRIP)];
+    NAME(load_strip_real)(center, width, left, c);
+    UNROLL for (int k = 0; k < count; k++) {
+        NAME(load_strip)((const ELEMENT_T *)(x + k * pitch), width, left, u);
+        UNROLL for (int w = 0; w < width; w++) {
+            const VEC v = V(sub)(u[w], c[w]);
+            NAME(tree_add)(&tree[w], k, v);
+            if (k % 2)
+                odd[w] = k > 1 ? V(fma)(v, v, odd[w]) : V(mul)(v, v);
+            else
+                even[w] = k ? V(fma)(v, v, even[w]) : V(mul)(v, v);
+        }
+    }
+    UNROLL for (int w = 0; w < width; w++) {
+        u[w] = NAME(tree_sum)(&tree[w], count);
+        if (count > 1)
+            even[w] = V(add)(even[w], odd[w]);
+    }
+    NAME(add_strip_real)(sum, width, left, u);
+    NAME(add_strip_real)(squares, width, left, even);
 }
 
 /* Adds pixels [0, n) of some channels about their centers. */
 INLINE void NAME(add_pixels)(const char *x, int64_t pitch, int64_t n, int64_t channels,
                              const REAL *center, REAL *sum, REAL *squares, bool prefetches) {
+    enum { OCT = NAME(OCT), STRIP = NAME(STRIP), LANES_OF = NAME(STRIP_LANES) };
     const int64_t bytes = sizeof(ELEMENT_T);
     for (int64_t p = 0; p < n;) {
-        const int count = n - p >= NAME(OCT) ? NAME(OCT) : 1;
+        const int count = n - p >= OCT ? OCT : 1;
         const char *const at = x + p * pitch;
         int64_t c = 0;
-        NAME(prefetch_pixels)((const ELEMENT_T *)at, pitch, count, channels, prefetches);
-        if (count == NAME(OCT)) {
-            for (; c + VEC_LANES <= channels; c += VEC_LANES)
-                NAME(oct_vector)(at + c * bytes, pitch, NAME(OCT), VEC_LANES, center + c, sum + c,
-                                 squares + c);
-            if (c < channels)
-                NAME(oct_vector)(at + c * bytes, pitch, NAME(OCT), channels - c, center + c,
-                                 sum + c, squares + c);
-        } else {
-            for (; c < channels; c += VEC_LANES)
-                NAME(oct_vector)(at + c * bytes, pitch, 1, channels - c, center + c, sum + c,
-                                 squares + c);
+        NAME(next_lines)
+        next = NAME(lines_after)((const ELEMENT_T *)at, pitch, count, channels);
+        for (; c + LANES_OF <= channels && count == OCT; c += LANES_OF) {
+            NAME(ask)(&next, OCT * LANES_OF * bytes, prefetches);
+            NAME(oct_strip)(at + c * bytes, pitch, OCT, STRIP, 0, center + c, sum + c, squares + c);
         }
+        for (; c < channels && count == OCT; c += VEC_LANES)
+            NAME(oct_strip)(at + c * bytes, pitch, OCT, 1, channels - c, center + c, sum + c,
+                            squares + c);
+        for (; c < channels; c += VEC_LANES)
+            NAME(oct_strip)(at + c * bytes, pitch, 1, 1, channels - c, center + c, sum + c,
+                            squares + c);
         p += count;
     }
 }
@@ -184,24 +201,23 @@ INLINE void NAME(add_pixels)(const char *x, int64_t pitch, int64_t n, int64_t ch
 static void NAME(moments_by_pixel)(const batch_moments_args *a) {
     const int64_t channels = a->tile.channels, pixels = a->tile.pieces, pitch = a->x.piece;
     double *const sum = a->scratch, *const squares = sum + channels;
-    REAL *const center = (REAL *)(squares + channels), *const pivot = center + channels;
-    REAL *const part = pivot + channels, *const part_squares = part + channels;
+    REAL *const center = (REAL *)(squares + channels);
+    REAL *const part = center + channels, *const part_squares = part + channels;
     NAME(growing)
     g = {.distance = a->record[RECORD_DISTANCE],
          .m2 = a->record[RECORD_M2],
          .sum = sum,
          .squares = squares,
-         .pivot = pivot,
          .center = center};
     memset(sum, 0, 2 * (size_t)channels * sizeof *sum);
-    memset(center, 0, 4 * (size_t)channels * sizeof *center);
+    memset(center, 0, 3 * (size_t)channels * sizeof *center);
     memset(g.distance, 0, (size_t)channels * sizeof *g.distance);
     memset(g.m2, 0, (size_t)channels * sizeof *g.m2);
     const int64_t first = NAME(power_below)(pixels, NAME(OCT));
     NAME(add_pixels)(a->x.data, pitch, first, channels, center, part, part_squares, false);
     memset(part_squares, 0, (size_t)channels * sizeof *part_squares);
     for (int64_t c = 0; c < channels; c++) {
-        pivot[c] = center[c] = (REAL)((double)part[c] / (double)first);
+        center[c] = (REAL)((double)part[c] / (double)first);
         part[c] = 0;
     }
     g.until = 2 * NAME(OCT);
@@ -221,7 +237,7 @@ static void NAME(moments_by_pixel)(const batch_moments_args *a) {
     if (g.since)
         NAME(renew)(&g, channels);
     for (int64_t c = 0; c < channels; c++)
-        a->record[RECORD_PIVOT][c] = (double)pivot[c];
+        a->record[RECORD_CENTER][c] = (double)center[c];
 }
 
 static void NAME(batch_moments)(const batch_moments_args *a) {

@@ -4,12 +4,13 @@
 #include "cpu/batch/batch_run.h"
 
 enum {
-    RUN_BYTES_OF_TILE = 8192, /* of neighbours in a tile by channel, or more */
-    EVEN_TILES = 16,          /* by channel, where there are as many channels */
-    FEW_TILES = 4,            /* are cut into parts, */
-    PART_ELEMENTS = 65536,    /* of at least so many elements of a channel; by pixel of all */
-    TILE_CHANNELS = 2048,     /* by pixel */
-    LEAST_PIXELS = 64         /* parts by pixel are multiples of it */
+    RUN_BYTES_OF_TILE = 8192,     /* of neighbours in a tile by channel, or more; */
+    RUN_BYTES_UNSUMMED = 1 << 17, /* where nothing is summed that should stay near */
+    EVEN_TILES = 16,              /* by channel, where there are as many channels */
+    FEW_TILES = 4,                /* are cut into parts, */
+    PART_ELEMENTS = 65536,        /* of at least so many elements of a channel; by pixel of all */
+    TILE_CHANNELS = 2048,         /* by pixel */
+    LEAST_PIXELS = 64             /* parts by pixel are multiples of it */
 };
 
 static int64_t ceil_div(int64_t a, int64_t b) {
@@ -23,7 +24,7 @@ static size_t round_up(size_t bytes) {
 static void cut_by_channel(batch_cut *cut, const problem *p) {
     const axis *span = &p->reduced[p->reduced_count - 1];
     const int64_t bytes = span->size * dtype_bytes(p->dtypes[ROLE_X]);
-    int64_t tile = RUN_BYTES_OF_TILE / bytes;
+    int64_t tile = (p->pass == PLANISH_APPLY ? RUN_BYTES_UNSUMMED : RUN_BYTES_OF_TILE) / bytes;
     const int64_t even = p->rows / EVEN_TILES;
     tile = tile > even ? even : tile;
     tile = tile > BATCH_TILE_CHANNELS ? BATCH_TILE_CHANNELS : tile < 1 ? 1 : tile;

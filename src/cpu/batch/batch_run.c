@@ -1,151 +1,27 @@
 #include "cpu/batch/batch_run.h"
-#include "cpu/batch/batch_kernels.h"
-#include "cpu/common/running.h"
-
-/* ---- Channels' numbers ----------------------------------------------------------------------- */
-
-/* Arrays, one element for each of some rows. */
-typedef struct numbers {
-    double *record[RECORDS];
-    double *mean, *rstd, *c1, *c2, *dweight, *dbias;
-    char *weight, *bias, *factor[BATCH_FACTORS]; /* real */
-    unsigned char *wide;
-} numbers;
-
-/* The same of one tile that is done at once. */
-typedef struct tile_room {
-    double doubles[RECORDS + 6][BATCH_TILE_CHANNELS];
-    double reals[2 + BATCH_FACTORS][BATCH_TILE_CHANNELS];
-    unsigned char wide[BATCH_TILE_CHANNELS];
-} tile_room;
-
-static size_t real_bytes(const cpu_job *job) {
-    return job->plan->is_double ? sizeof(double) : sizeof(float);
-}
-
-static numbers numbers_in(double *at, double *records, int64_t rows, size_t real) {
-    numbers n = {0};
-    double **const doubles[] = {&n.mean, &n.rstd, &n.c1, &n.c2, &n.dweight, &n.dbias};
-    for (int k = 0; k < RECORDS; k++)
-        n.record[k] = records + k * rows;
-    for (int k = 0; k < 6; k++, at += rows)
-        *doubles[k] = at;
-    char *reals = (char *)at;
-    const size_t bytes = (size_t)rows * real;
-    n.weight = reals;
-    n.bias = reals + bytes;
-    for (int k = 0; k < BATCH_FACTORS; k++)
-        n.factor[k] = reals + (size_t)(k + 2) * bytes;
-    n.wide = (unsigned char *)reals + (BATCH_FACTORS + 2) * bytes;
-    return n;
-}
-
-/* Those of all rows, in the workspace. */
-static numbers numbers_of_all(const cpu_job *job) {
-    const batch_cut *cut = &job->plan->cut.batch;
-    char *const at = job->workspace;
-    return numbers_in((double *)(at + cut->numbers_offset), (double *)at, job->problem->rows,
-                      real_bytes(job));
-}
-
-static numbers numbers_of_tile(tile_room *room, const cpu_job *job) {
-    (void)job;
-    return numbers_in(room->doubles[RECORDS], room->doubles[0], BATCH_TILE_CHANNELS,
-                      sizeof(double));
-}
-
-/* From row `first` on. */
-static numbers numbers_at(const numbers *all, int64_t first, size_t real) {
-    numbers n = *all;
-    double **const doubles[] = {&n.mean, &n.rstd, &n.c1, &n.c2, &n.dweight, &n.dbias};
-    for (int k = 0; k < RECORDS; k++)
-        n.record[k] += first;
-    for (int k = 0; k < 6; k++)
-        *doubles[k] += first;
-    n.weight += (size_t)first * real;
-    n.bias += (size_t)first * real;
-    for (int k = 0; k < BATCH_FACTORS; k++)
-        n.factor[k] += (size_t)first * real;
-    n.wide += first;
-    return n;
-}
+#include "cpu/batch/batch_numbers.h"
 
 /* ---- What a problem wants -------------------------------------------------------------------- */
 
-static bool is_backward(const problem *p) {
-    return p->pass == PLANISH_BACKWARD;
-}
 static bool is_in_parts(const batch_cut *cut) {
     return cut->by_pixel || cut->parts > 1;
 }
 /* Whether elements are summed at all. */
 static bool sums(const problem *p) {
-    if (is_backward(p))
+    if (batch_is_backward(p))
         return !problem_is_given(p) || has(p, ROLE_DWEIGHT) || has(p, ROLE_DBIAS);
     return p->pass != PLANISH_APPLY;
 }
 /* Whether elements are written. */
 static bool writes(const problem *p) {
-    return has(p, ROLE_DX) || has(p, ROLE_DADDEND) || (!is_backward(p) && has(p, ROLE_Y));
+    return has(p, ROLE_DX) || has(p, ROLE_DADDEND) || (!batch_is_backward(p) && has(p, ROLE_Y));
 }
 static bool is_fixed(const problem *p) {
-    return is_backward(p) && has(p, ROLE_RUNNING_MEAN);
+    return batch_is_backward(p) && has(p, ROLE_RUNNING_MEAN);
 }
 
 static const batch_kernels *kernels_of(const cpu_job *job) {
     return job->plan->kernels->batch[job->problem->dtypes[ROLE_X]];
-}
-
-/* ---- Rows' numbers from and to tensors ------------------------------------------------------- */
-
-static void load_reals(const cpu_job *job, const row_run *run, role r, char *to) {
-    const row_stat from = run_stat(job->problem, run, r);
-    for (int64_t i = 0; from.data && i < run->rows; i++)
-        if (job->plan->is_double)
-            ((double *)to)[i] = stat_load(&from, i);
-        else
-            ((float *)to)[i] = (float)stat_load(&from, i);
-}
-
-static void load_stats(const problem *p, const row_run *run, role r, double to[]) {
-    const row_stat from = run_stat(p, run, r);
-    if (from.data)
-        stat_load_rows(&from, 0, (int)run->rows, to);
-}
-
-/* weight and bias, and the statistics that are given. */
-static void load_rows(const cpu_job *job, const row_run *run, const numbers *n) {
-    const problem *p = job->problem;
-    load_reals(job, run, ROLE_WEIGHT, n->weight);
-    load_reals(job, run, ROLE_BIAS, n->bias);
-    load_stats(p, run, ROLE_C1, n->c1);
-    load_stats(p, run, ROLE_C2, n->c2);
-    if (!is_backward(p) && p->pass != PLANISH_APPLY)
-        return;
-    load_stats(p, run, ROLE_MEAN, n->mean);
-    load_stats(p, run, ROLE_RSTD, n->rstd);
-    if (!has(p, ROLE_RUNNING_MEAN))
-        return;
-    load_stats(p, run, ROLE_RUNNING_MEAN, n->mean);
-    load_stats(p, run, ROLE_RUNNING_VAR, n->rstd);
-    for (int64_t i = 0; i < run->rows; i++)
-        n->rstd[i] = running_rstd(n->rstd[i], p->eps);
-}
-
-static void store_rows(const problem *p, const row_run *run, const numbers *n) {
-    const struct {
-        role r;
-        const double *values;
-    } stored[2][3] = {{{ROLE_MEAN, n->mean}, {ROLE_RSTD, n->rstd}, {ROLE_M2, n->record[RECORD_M2]}},
-                      {{ROLE_DWEIGHT, n->dweight}, {ROLE_DBIAS, n->dbias}, {ROLE_COUNT, NULL}}};
-    if (p->pass == PLANISH_APPLY)
-        return;
-    for (int k = 0; k < 3 && stored[is_backward(p)][k].values; k++) {
-        const row_stat to = run_stat(p, run, stored[is_backward(p)][k].r);
-        stat_store_rows(&to, 0, (int)run->rows, stored[is_backward(p)][k].values);
-    }
-    for (int64_t i = 0; p->pass == PLANISH_FORWARD && i < run->rows; i++)
-        running_update(p, run, i, n->mean[i], n->record[RECORD_M2][i]);
 }
 
 /* ---- Kernels' arguments ---------------------------------------------------------------------- */
@@ -185,7 +61,7 @@ static batch_through through_of(const problem *p) {
 
 /* Of channels from `channel` of the tile on, whose numbers these are. */
 static batch_gradient_args gradient_args(const cpu_job *job, const tile_place *at, int64_t channel,
-                                         int64_t channels, const numbers *n, void *scratch) {
+                                         int64_t channels, const batch_numbers *n, void *scratch) {
     const problem *p = job->problem;
     batch_gradient_args a = {
         .tile = tile_of(job, at, channels),
@@ -210,9 +86,9 @@ static batch_gradient_args gradient_args(const cpu_job *job, const tile_place *a
 }
 
 /* The sums of a tile of a part, to its records. */
-static void sum_tile_of_part(const cpu_job *job, const tile_place *at, const numbers *n,
+static void sum_tile_of_part(const cpu_job *job, const tile_place *at, const batch_numbers *n,
                              void *scratch) {
-    if (is_backward(job->problem)) {
+    if (batch_is_backward(job->problem)) {
         const batch_gradient_args a = gradient_args(job, at, 0, at->run.rows, n, scratch);
         kernels_of(job)->sums(&a);
         return;
@@ -227,7 +103,8 @@ static void sum_tile_of_part(const cpu_job *job, const tile_place *at, const num
 }
 
 /* y, or dx and daddend, of channels that are in range: the longest runs of them. */
-static void results_of_tile(const cpu_job *job, const tile_place *at, const numbers *n) {
+static void results_of_tile(const cpu_job *job, const tile_place *at, const batch_numbers *n,
+                            void *scratch) {
     const problem *p = job->problem;
     for (int64_t c = 0, end; writes(p) && c < at->run.rows; c = end) {
         for (end = c; end < at->run.rows && !n->wide[end]; end++) {
@@ -236,9 +113,9 @@ static void results_of_tile(const cpu_job *job, const tile_place *at, const numb
             end++;
             continue;
         }
-        const numbers own = numbers_at(n, c, real_bytes(job));
-        if (is_backward(p)) {
-            const batch_gradient_args a = gradient_args(job, at, c, end - c, &own, NULL);
+        const batch_numbers own = batch_numbers_at(job, n, c);
+        if (batch_is_backward(p)) {
+            const batch_gradient_args a = gradient_args(job, at, c, end - c, &own, scratch);
             kernels_of(job)->gradient(&a);
             continue;
         }
@@ -250,12 +127,13 @@ static void results_of_tile(const cpu_job *job, const tile_place *at, const numb
             .factor = {own.factor[FACTOR_MEAN], own.factor[FACTOR_SCALE], own.factor[FACTOR_SHIFT]},
             .activation = p->activation,
             .traffic = job->plan->traffic,
+            .scratch = scratch,
         };
         kernels_of(job)->apply(&a);
     }
 }
 
-static batch_finish_args finish_args(const cpu_job *job, const numbers *n, int64_t rows) {
+static batch_finish_args finish_args(const cpu_job *job, const batch_numbers *n, int64_t rows) {
     const problem *p = job->problem;
     const batch_cut *cut = &job->plan->cut.batch;
     batch_finish_args a = {
@@ -285,29 +163,29 @@ static batch_finish_args finish_args(const cpu_job *job, const numbers *n, int64
 }
 
 /* The factors by given statistics: of an inference, or for the sums of a backward. */
-static void factors_of_given(const cpu_job *job, const numbers *n, int64_t rows) {
+static void factors_of_given(const cpu_job *job, const batch_numbers *n, int64_t rows) {
     const batch_finish_args a = finish_args(job, n, rows);
     kernels_of(job)->finish_forward(&a);
 }
 
 /* What follows from the sums. */
-static void finish(const cpu_job *job, const numbers *n, int64_t rows) {
+static void finish(const cpu_job *job, const batch_numbers *n, int64_t rows) {
     batch_finish_args a = finish_args(job, n, rows);
     for (int k = 0; k < RECORDS && sums(job->problem); k++)
         a.record[k] = a.total[k] = n->record[k];
-    if (is_backward(job->problem))
+    if (batch_is_backward(job->problem))
         kernels_of(job)->finish_backward(&a);
     else
         kernels_of(job)->finish_forward(&a);
 }
 
 /* Rows that left the range, all of each, from `row` on; their results and numbers. */
-static void do_wide_rows(const cpu_job *job, int64_t row, int64_t rows, const numbers *n) {
+static void do_wide_rows(const cpu_job *job, int64_t row, int64_t rows, const batch_numbers *n) {
     const problem *p = job->problem;
     for (int64_t i = 0; i < rows; i++) {
         if (!n->wide[i])
             continue;
-        if (is_backward(p))
+        if (batch_is_backward(p))
             batch_wide_backward(job, row + i, n->mean[i], n->rstd[i], n->c1[i], n->c2[i],
                                 &n->dweight[i], &n->dbias[i]);
         else
@@ -330,20 +208,32 @@ static void whole_tile(const cpu_job *job, int64_t tile) {
     const problem *p = job->problem;
     int64_t row;
     tile_place at = {.run = tile_run(job, tile, &row), .pieces = job->plan->cut.batch.pieces};
-    tile_room room;
-    const numbers n = numbers_of_tile(&room, job);
-    load_rows(job, &at.run, &n);
-    if (is_backward(p))
+    batch_tile_room room;
+    const batch_numbers n = batch_numbers_of_tile(&room);
+    batch_load_rows(job, &at.run, &n);
+    if (batch_is_backward(p))
         factors_of_given(job, &n, at.run.rows);
     if (sums(p))
         sum_tile_of_part(job, &at, &n, NULL);
     finish(job, &n, at.run.rows);
-    results_of_tile(job, &at, &n);
+    results_of_tile(job, &at, &n, NULL);
     do_wide_rows(job, row, at.run.rows, &n);
-    store_rows(p, &at.run, &n);
+    batch_store_rows(p, &at.run, &n);
 }
 
 /* ---- Tiles in parts -------------------------------------------------------------------------- */
+
+/* Scratch of the thread that does some blocks; by channel none. */
+static int room_take(cpu_job *job) {
+    return job->plan->cut.batch.by_pixel ? slot_take(job) : -1;
+}
+static void *room_data(const cpu_job *job, int slot) {
+    return slot < 0 ? NULL : slot_data(job, &job->plan->cut.batch.slots, slot);
+}
+static void room_return(cpu_job *job, int slot) {
+    if (slot >= 0)
+        slot_return(job, slot);
+}
 
 /* A block is a tile of a part; tiles go first. */
 static tile_place block_place(const cpu_job *job, int64_t block, int64_t *row, int64_t *part) {
@@ -360,14 +250,14 @@ void batch_begin(const cpu_job *job) {
     const problem *p = job->problem;
     if (!is_in_parts(&job->plan->cut.batch))
         return;
-    const numbers all = numbers_of_all(job);
+    const batch_numbers all = batch_numbers_of_all(job);
     for (int64_t row = 0; row < p->rows;) {
         const row_run run = row_run_at(job, row, p->rows);
-        const numbers n = numbers_at(&all, row, real_bytes(job));
-        load_rows(job, &run, &n);
+        const batch_numbers n = batch_numbers_at(job, &all, row);
+        batch_load_rows(job, &run, &n);
         row += run.rows;
     }
-    if (is_backward(p))
+    if (batch_is_backward(p))
         factors_of_given(job, &all, p->rows);
 }
 
@@ -381,40 +271,42 @@ void batch_blocks(void *data, int64_t begin, int64_t end) {
     }
     if (!sums(job->problem))
         return;
-    const numbers all = numbers_of_all(job);
-    const int slot = cut->by_pixel ? slot_take(job) : -1;
-    void *const scratch = slot < 0 ? NULL : slot_data(job, &cut->slots, slot);
+    const batch_numbers all = batch_numbers_of_all(job);
+    const int slot = room_take(job);
+    void *const scratch = room_data(job, slot);
     for (int64_t block = begin; block < end; block++) {
         int64_t row, part;
         const tile_place at = block_place(job, block, &row, &part);
-        numbers n = numbers_at(&all, row, real_bytes(job));
+        batch_numbers n = batch_numbers_at(job, &all, row);
         for (int k = 0; k < RECORDS; k++)
             n.record[k] += part * RECORDS * job->problem->rows;
         sum_tile_of_part(job, &at, &n, scratch);
     }
-    if (slot >= 0)
-        slot_return(job, slot);
+    room_return(job, slot);
 }
 
 bool batch_goes_on(const cpu_job *job) {
     const problem *p = job->problem;
     if (!is_in_parts(&job->plan->cut.batch))
         return false;
-    const numbers all = numbers_of_all(job);
+    const batch_numbers all = batch_numbers_of_all(job);
     finish(job, &all, p->rows);
     return writes(p);
 }
 
 /* From the last block to the first: what was summed last is near. */
 void batch_results(void *data, int64_t begin, int64_t end) {
-    const cpu_job *job = data;
-    const numbers all = numbers_of_all(job);
+    cpu_job *job = data;
+    const batch_numbers all = batch_numbers_of_all(job);
+    const int slot = room_take(job);
+    void *const scratch = room_data(job, slot);
     for (int64_t block = end - 1; block >= begin; block--) {
         int64_t row, part;
         const tile_place at = block_place(job, block, &row, &part);
-        const numbers n = numbers_at(&all, row, real_bytes(job));
-        results_of_tile(job, &at, &n);
+        const batch_numbers n = batch_numbers_at(job, &all, row);
+        results_of_tile(job, &at, &n, scratch);
     }
+    room_return(job, slot);
 #if defined(__SSE2__)
     if (job->plan->traffic == TRAFFIC_STREAM)
         __builtin_ia32_sfence();
@@ -425,12 +317,12 @@ void batch_end(const cpu_job *job) {
     const problem *p = job->problem;
     if (!is_in_parts(&job->plan->cut.batch))
         return;
-    const numbers all = numbers_of_all(job);
+    const batch_numbers all = batch_numbers_of_all(job);
     do_wide_rows(job, 0, p->rows, &all);
     for (int64_t row = 0; row < p->rows;) {
         const row_run run = row_run_at(job, row, p->rows);
-        const numbers n = numbers_at(&all, row, real_bytes(job));
-        store_rows(p, &run, &n);
+        const batch_numbers n = batch_numbers_at(job, &all, row);
+        batch_store_rows(p, &run, &n);
         row += run.rows;
     }
 }

@@ -12,12 +12,17 @@ INLINE NAME(behind) NAME(behind_at)(const batch_gradient_args *a, int64_t c) {
                           V(set1)(f[FACTOR_SCALE][c]), V(set1)(f[FACTOR_SHIFT][c]),
                           V(set1)((REAL)a->least)};
 }
-INLINE NAME(behind) NAME(behind_vector)(const batch_gradient_args *a, int64_t c, int64_t left) {
+/* Of a strip of channels from c on. */
+INLINE void NAME(behind_strip)(const batch_gradient_args *a, int64_t c, const int width,
+                               int64_t left, NAME(behind) to[]) {
     const REAL *const *const f = (const REAL *const *)a->factor;
-    return (NAME(behind)){NAME(load_real)(f[FACTOR_MEAN] + c, left),
-                          NAME(load_real)(f[FACTOR_RSTD] + c, left),
-                          NAME(load_real)(f[FACTOR_SCALE] + c, left),
-                          NAME(load_real)(f[FACTOR_SHIFT] + c, left), V(set1)((REAL)a->least)};
+    VEC mean[NAME(STRIP)], rstd[NAME(STRIP)], scale[NAME(STRIP)], shift[NAME(STRIP)];
+    NAME(load_strip_real)(f[FACTOR_MEAN] + c, width, left, mean);
+    NAME(load_strip_real)(f[FACTOR_RSTD] + c, width, left, rstd);
+    NAME(load_strip_real)(f[FACTOR_SCALE] + c, width, left, scale);
+    NAME(load_strip_real)(f[FACTOR_SHIFT] + c, width, left, shift);
+    UNROLL for (int w = 0; w < width; w++) to[w] =
+        (NAME(behind)){mean[w], rstd[w], scale[w], shift[w], V(set1)((REAL)a->least)};
 }
 
 /* d of dy, by x - mean and by what else this way reads: y, or the addend, -0 where there is none.
@@ -137,61 +142,64 @@ INLINE void NAME(sums_by_channel)(const batch_gradient_args *a, const batch_thro
 
 /* ---- By pixel -------------------------------------------------------------------------------- */
 
-/* Sums of a vector of channels over pixels, as oct_sum and oct_dot add them, half a tree at once.
- */
+/* Vectors of these strips: there are as many sums. */
+enum { NAME(SUMMED) = NAME(STRIP) / 2 > 1 ? NAME(STRIP) / 2 : 1 + NAME(PAIRED) };
+enum { NAME(SUMMED_LANES) = NAME(SUMMED) * VEC_LANES };
+
+/* Sums of a vector over pixels; products by halves of a tree, each in two chains. */
 typedef struct NAME(oct_sums) {
-    VEC xhat, d, even, odd;
+    NAME(oct_tree) xhat, d;
+    VEC even, odd, product;
 } NAME(oct_sums);
 
-/* `count` of half a tree's pixels, from p and channel c on. */
-INLINE NAME(oct_sums)
-    NAME(half_gradient)(const batch_gradient_args *a, const batch_side *others, int64_t p,
-                        const int count, int64_t c, int64_t left, NAME(behind) b,
-                        const batch_through way, planish_activation f) {
-    enum { MOST = NAME(OCT) / 2 };
-    const VEC none = V(set1)((REAL)-0.0), zero = V(set1)(0);
-    VEC t[MOST] = {zero, zero, zero, zero}, d[MOST] = {zero, zero, zero, zero};
-    UNROLL for (int k = 0; k < MOST; k++) {
-        if (k >= count)
-            continue;
-        const VEC x = NAME(load_x)(NAME(side_at)(&a->x, 0, p + k) + c, left);
-        const VEC dy = NAME(load_x)(NAME(side_at)(&a->dy, 0, p + k) + c, left);
-        const VEC other =
-            NAME(is_there)(others) ? NAME(load_x)(NAME(side_at)(others, 0, p + k) + c, left) : none;
-        const VEC centered = V(sub)(x, b.mean);
-        t[k] = V(mul)(centered, b.rstd);
-        d[k] = NAME(gradient_of_z)(dy, centered, other, b, way, f);
+/* Pixel k of a tree. */
+INLINE void NAME(oct_add)(NAME(oct_sums) * s, const int k, VEC d, VEC t) {
+    NAME(tree_add)(&s->xhat, k, t);
+    NAME(tree_add)(&s->d, k, d);
+    if (k % 2)
+        s->odd = k % 4 == 3 ? V(fma)(d, t, s->odd) : V(mul)(d, t);
+    else
+        s->even = k % 4 == 2 ? V(fma)(d, t, s->even) : V(mul)(d, t);
+    if (k % 4 == 3) {
+        const VEC half = V(add)(s->even, s->odd);
+        s->product = k > 4 ? V(add)(s->product, half) : half;
     }
-    if (count == 1)
-        return (NAME(oct_sums)){t[0], d[0], V(mul)(d[0], t[0]), zero};
-    return (NAME(oct_sums)){V(add)(V(add)(t[0], t[1]), V(add)(t[2], t[3])),
-                            V(add)(V(add)(d[0], d[1]), V(add)(d[2], d[3])),
-                            V(fma)(d[2], t[2], V(mul)(d[0], t[0])),
-                            V(fma)(d[3], t[3], V(mul)(d[1], t[1]))};
 }
 
-/* OCT pixels, or one. */
+/* OCT pixels of a strip, or one, from p and channel c on. */
 INLINE void NAME(oct_gradient)(const batch_gradient_args *a, const batch_side *others, int64_t p,
-                               const int count, int64_t c, int64_t left, REAL *sum[RECORDS],
-                               const batch_through way, planish_activation f) {
-    enum { HALF = NAME(OCT) / 2 };
-    const NAME(behind) b = NAME(behind_vector)(a, c, left);
-    NAME(oct_sums) s = NAME(half_gradient)(a, others, p, count == 1 ? 1 : HALF, c, left, b, way, f);
-    if (count > 1) {
-        const NAME(oct_sums) more =
-            NAME(half_gradient)(a, others, p + HALF, HALF, c, left, b, way, f);
-        s.xhat = V(add)(s.xhat, more.xhat);
-        s.d = V(add)(s.d, more.d);
-        s.even = V(add)(V(add)(s.even, s.odd), V(add)(more.even, more.odd));
+                               const int count, int64_t c, const int width, int64_t left,
+                               REAL *sum[RECORDS], const batch_through way, planish_activation f) {
+    NAME(behind) b[NAME(STRIP)];
+    NAME(oct_sums) s[NAME(SUMMED)];
+    VEC x[NAME(SUMMED)], dy[NAME(SUMMED)], other[NAME(SUMMED)];
+    NAME(behind_strip)(a, c, width, left, b);
+    UNROLL for (int w = 0; w < width; w++) other[w] = V(set1)((REAL)-0.0);
+    UNROLL for (int k = 0; k < count; k++) {
+        NAME(load_strip)(NAME(side_at)(&a->x, 0, p + k) + c, width, left, x);
+        NAME(load_strip)(NAME(side_at)(&a->dy, 0, p + k) + c, width, left, dy);
+        if (NAME(is_there)(others))
+            NAME(load_strip)(NAME(side_at)(others, 0, p + k) + c, width, left, other);
+        UNROLL for (int w = 0; w < width; w++) {
+            const VEC centered = V(sub)(x[w], b[w].mean), t = V(mul)(centered, b[w].rstd);
+            NAME(oct_add)(&s[w], k, NAME(gradient_of_z)(dy[w], centered, other[w], b[w], way, f),
+                          t);
+        }
     }
-    NAME(add_real)(sum[RECORD_XHAT] + c, s.xhat, left);
-    NAME(add_real)(sum[RECORD_D] + c, s.d, left);
-    NAME(add_real)(sum[RECORD_PRODUCT] + c, s.even, left);
+    UNROLL for (int w = 0; w < width; w++) {
+        x[w] = NAME(tree_sum)(&s[w].xhat, count);
+        dy[w] = NAME(tree_sum)(&s[w].d, count);
+        other[w] = count == 1 ? s[w].even : s[w].product;
+    }
+    NAME(add_strip_real)(sum[RECORD_XHAT] + c, width, left, x);
+    NAME(add_strip_real)(sum[RECORD_D] + c, width, left, dy);
+    NAME(add_strip_real)(sum[RECORD_PRODUCT] + c, width, left, other);
 }
 
 INLINE void NAME(sums_by_pixel)(const batch_gradient_args *a, const batch_through way,
                                 planish_activation f) {
     const int64_t channels = a->tile.channels, pixels = a->tile.pieces;
+    const int64_t step = NAME(OCT) * NAME(SUMMED_LANES) * (int64_t)sizeof(ELEMENT_T);
     const batch_side others = NAME(other_side)(a, way);
     REAL *sum[RECORDS];
     for (int k = 0; k < RECORDS; k++) {
@@ -206,18 +214,23 @@ INLINE void NAME(sums_by_pixel)(const batch_gradient_args *a, const batch_throug
             int64_t q = p;
             for (; q + NAME(OCT) <= p + n; q += NAME(OCT)) {
                 int64_t c = near;
-                NAME(prefetch_pixels)(NAME(side_at)(&a->x, 0, q) + near, a->x.piece, NAME(OCT),
-                                      last - near, a->tile.prefetches);
-                NAME(prefetch_pixels)(NAME(side_at)(&a->dy, 0, q) + near, a->dy.piece, NAME(OCT),
-                                      last - near, a->tile.prefetches);
-                for (; c + VEC_LANES <= last; c += VEC_LANES)
-                    NAME(oct_gradient)(a, &others, q, NAME(OCT), c, VEC_LANES, sum, way, f);
-                if (c < last)
-                    NAME(oct_gradient)(a, &others, q, NAME(OCT), c, last - c, sum, way, f);
+                NAME(next_lines)
+                x = NAME(lines_after)(NAME(side_at)(&a->x, 0, q) + near, a->x.piece, NAME(OCT),
+                                      last - near);
+                NAME(next_lines)
+                dy = NAME(lines_after)(NAME(side_at)(&a->dy, 0, q) + near, a->dy.piece, NAME(OCT),
+                                       last - near);
+                for (; c + NAME(SUMMED_LANES) <= last; c += NAME(SUMMED_LANES)) {
+                    NAME(ask)(&x, step, a->tile.prefetches);
+                    NAME(ask)(&dy, step, a->tile.prefetches);
+                    NAME(oct_gradient)(a, &others, q, NAME(OCT), c, NAME(SUMMED), 0, sum, way, f);
+                }
+                for (; c < last; c += VEC_LANES)
+                    NAME(oct_gradient)(a, &others, q, NAME(OCT), c, 1, last - c, sum, way, f);
             }
             for (; q < p + n; q++)
                 for (int64_t c = near; c < last; c += VEC_LANES)
-                    NAME(oct_gradient)(a, &others, q, 1, c, last - c, sum, way, f);
+                    NAME(oct_gradient)(a, &others, q, 1, c, 1, last - c, sum, way, f);
             for (int k = 0; k < RECORDS; k++)
                 NAME(flush_sums)(a->record[k] + near, sum[k] + near, last - near);
         }
