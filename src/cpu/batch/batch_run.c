@@ -49,7 +49,7 @@ static batch_side side_of(const cpu_job *job, const tile_place *at, role r, int6
 static batch_tile tile_of(const cpu_job *job, const tile_place *at, int64_t channels) {
     const batch_cut *cut = &job->plan->cut.batch;
     return (batch_tile){channels, at->pieces, cut->span, cut->by_pixel,
-                        job->plan->traffic == TRAFFIC_STREAM};
+                        job->plan->traffic != TRAFFIC_CACHED};
 }
 
 static batch_through through_of(const problem *p) {
