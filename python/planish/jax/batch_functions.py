@@ -84,16 +84,7 @@ def batch_norm(
     check_array(function, "x", x)
     (channel,) = axes_of(function, (channel_axis,), x.ndim)
     vectors = present(running_mean=running_mean, running_var=running_var, weight=weight, bias=bias)
-    for name, vector in vectors.items():
-        check_parameter(function, name, vector, [x.shape[channel]])
-    if addend is not None:
-        check_like(function, "addend", addend, x.shape)
-    if x.ndim < 2:
-        raise ValueError(f"{function}: x has {x.ndim} axis; wanted 2 or more")
-    missing = [name for name in ("running_mean", "running_var") if name not in vectors]
-    if missing and not (training and len(missing) == 2):
-        wanted = "both, or in training neither" if training else "both, as training is False"
-        raise ValueError(f"{function}: {' and '.join(missing)} is None; wanted {wanted}")
+    _check(function, x, channel, vectors, addend, training)
     call = Call(
         tuple(axis for axis in range(-x.ndim, 0) if axis != channel),
         (channel,),
@@ -115,6 +106,21 @@ def batch_norm(
         found.get("mean"),
         found.get("rstd"),
     )
+
+
+def _check(
+    function: str, x: Any, channel: int, vectors: dict[str, Any], addend: Any, training: bool
+) -> None:
+    if x.ndim < 2:
+        raise ValueError(f"{function}: x has {x.ndim} axis; wanted 2 or more")
+    for name, vector in vectors.items():
+        check_parameter(function, name, vector, [x.shape[channel]])
+    if addend is not None:
+        check_like(function, "addend", addend, x.shape)
+    missing = [name for name in ("running_mean", "running_var") if name not in vectors]
+    if missing and not (training and len(missing) == 2):
+        wanted = "both, or in training neither" if training else "both, as training is False"
+        raise ValueError(f"{function}: {' and '.join(missing)} is None; wanted {wanted}")
 
 
 def names_of(axis_name: Any) -> tuple[Any, ...]:
