@@ -336,8 +336,10 @@ const char *cpu_plan_why_general(const cpu_plan *plan, const problem *p) {
 int cpu_plan_describe(const cpu_plan *plan, const problem *p, char *text, size_t bytes) {
     static const char *const paths[] = {"empty",  "rows",  "channels", "groups", "pixels",
                                         "planes", "batch", "strided",  "stages"};
-    static const char *const passes[] = {"forward", "backward", "backward from y", "statistics",
-                                         "apply"};
+    static const char *const passes[] = {"forward",    "backward", "backward from y",
+                                         "statistics", "apply",    "backward statistics"};
+    _Static_assert(sizeof passes / sizeof *passes == PLANISH_BACKWARD_STATISTICS + 1,
+                   "a pass has no name");
     char norm[160];
     stages_describe(p, norm, sizeof norm);
     const dtype element = p->dtypes[has(p, ROLE_X) ? ROLE_X : ROLE_Y];
