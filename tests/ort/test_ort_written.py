@@ -56,8 +56,9 @@ def test_what_is_no_rms_norm_is_left(change: dict[str, Any]) -> None:
     close(y, x / numpy.sqrt(mean + float(numpy.float32(1e-3))) * random(64, seed=1), times=5)
 
 
-def layer_model(opset: int, divides: bool, change: str = "") -> bytes:
-    """(x - mean) / sqrt(mean((x - mean)^2) + eps) * w + b, as torch.onnx.export wrote it once."""
+def layer_model(opset: int, divides: bool, change: str = "", gated: bool = False) -> bytes:
+    """(x - mean) / sqrt(mean((x - mean)^2) + eps) * w + b, as torch.onnx.export wrote it once;
+    ``gated``: SiLU of it."""
     axes = ["axes"] if opset >= 18 else []
     attributes = {} if axes else {"axes": [1 if change == "axis" else -1]}
     end = (
@@ -75,8 +76,10 @@ def layer_model(opset: int, divides: bool, change: str = "") -> bytes:
         node("Sqrt", ["e"], ["s"]),
         *end,
         node("Mul", ["n", "w"], ["g"]),
-        node("Add", ["g", "b"], ["y"]),
+        node("Add", ["g", "b"], ["z" if gated else "y"]),
     ]
+    if gated:
+        nodes += [node("Sigmoid", ["z"], ["q"]), node("Mul", ["z", "q"], ["y"])]
     constants = {
         "two": numpy.array(2, "f4"),
         "axes": numpy.array([-1]),
@@ -100,6 +103,14 @@ def test_layer(opset: int, divides: bool) -> None:
     assert [sorted(group) for group in planish.ort.taken(made)] in ([sorted(wanted)], fused)
     (y,) = made.run(None, {"x": x, "other": 3 * x})
     close(y, normed(4 * x, [2], 1e-3)[0] * random(64, seed=1) + random(64, seed=2))
+
+
+def test_a_layer_norm_with_all_that_may_join_it_is_too_long() -> None:
+    made, x = session(layer_model(11, False, gated=True)), random(3, 64, 64)
+    (group,) = planish.ort.taken(made)
+    assert len(group) == 13 or group == ("Add", "LayerNormalization", "Sigmoid", "Mul"), group
+    (y,) = made.run(None, {"x": x, "other": 3 * x})
+    close(y, silu(normed(4 * x, [2], 1e-3)[0] * random(64, seed=1) + random(64, seed=2)))
 
 
 @pytest.mark.parametrize("change", ["axis", "upside down", "negated", "other"])
