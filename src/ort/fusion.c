@@ -1,11 +1,5 @@
 /* What stands around a norm and runs in its pass: an Add before it, an activation behind it. */
-#include <string.h>
-
 #include "recipe.h"
-
-static void take(recipe *made, const ort_node *node) {
-    made->nodes[made->node_count++] = node;
-}
 
 void recipe_add_before(recipe *made, const node_set *nodes) {
     const ort_api *api = nodes->api;
@@ -25,15 +19,7 @@ void recipe_add_before(recipe *made, const node_set *nodes) {
     made->values[IN_X] = in.list[0];
     made->values[IN_RESIDUAL] = in.list[1];
     made->values[OUT_SUM] = x;
-    take(made, add);
-}
-
-static bool reads(const ort_api *api, const ort_node *node, const char *name) {
-    const graph_ends in = graph_inputs(api, node);
-    for (size_t i = 0; i < in.count; i++)
-        if (in.list[i] && strcmp(graph_value_name(api, in.list[i]), name) == 0)
-            return true;
-    return false;
+    recipe_take(made, add);
 }
 
 /* y * sigmoid(y): two readers of y, of which one reads the other's result. */
@@ -47,12 +33,12 @@ static bool take_silu(recipe *made, const node_set *nodes, const node_readers *o
         const graph_ends gate = graph_outputs(api, sigmoid), out = graph_outputs(api, mul);
         if (gate.count != 1 || out.count != 1 || !gate.list[0] || !out.list[0] ||
             graph_readers(api, gate.list[0]) != 1 ||
-            !reads(api, mul, graph_value_name(api, gate.list[0])))
+            graph_place(api, graph_inputs(api, mul), gate.list[0]) < 0)
             continue;
         made->facts.activation = PLANISH_SILU;
         made->values[OUT_Y] = out.list[0];
-        take(made, sigmoid);
-        take(made, mul);
+        recipe_take(made, sigmoid);
+        recipe_take(made, mul);
         return true;
     }
     return false;
@@ -73,5 +59,5 @@ void recipe_activation_behind(recipe *made, const node_set *nodes) {
         return;
     made->facts.activation = PLANISH_RELU;
     made->values[OUT_Y] = out.list[0];
-    take(made, relu);
+    recipe_take(made, relu);
 }

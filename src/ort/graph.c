@@ -104,6 +104,17 @@ const char *graph_value_name(const ort_api *api, const ort_value_info *value) {
     return text_or(api, api->value_name(value, &name), &name);
 }
 
+bool graph_is_same(const ort_api *api, const ort_value_info *a, const ort_value_info *b) {
+    return strcmp(graph_value_name(api, a), graph_value_name(api, b)) == 0;
+}
+
+int graph_place(const ort_api *api, graph_ends ends, const ort_value_info *value) {
+    for (size_t i = 0; value && i < ends.count; i++)
+        if (ends.list[i] && graph_is_same(api, ends.list[i], value))
+            return (int)i;
+    return -1;
+}
+
 graph_value graph_value_of(const ort_api *api, const ort_value_info *value) {
     graph_value found = {.type = 0, .rank = -1};
     const ort_type_info *type = NULL;

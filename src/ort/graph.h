@@ -33,6 +33,10 @@ double graph_real(const ort_api *api, const ort_node *node, const char *name, do
 bool graph_only_whole(const ort_api *api, const ort_node *node, const char *name, int64_t *value);
 
 const char *graph_value_name(const ort_api *api, const ort_value_info *value);
+/* Whether two stand for one value: a fused node has pointers of its own. */
+bool graph_is_same(const ort_api *api, const ort_value_info *a, const ort_value_info *b);
+/* The value's place among these; -1: it is none of them. */
+int graph_place(const ort_api *api, graph_ends ends, const ort_value_info *value);
 
 typedef struct graph_value {
     int32_t type;                        /* of its elements; 0 where it is no tensor */

@@ -31,13 +31,11 @@ typedef struct ort_pairs ort_pairs;
 typedef struct ort_session_options ort_session_options;
 
 enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_NOT_IMPLEMENTED = 9 };
-enum { ORT_LOG_VERBOSE, ORT_LOG_INFO, ORT_LOG_WARNING, ORT_LOG_ERROR };
+enum { ORT_LOG_INFO = 1 };
 enum { ORT_CPU = 0 };
 enum { ORT_ATTRIBUTE_INT = 1, ORT_ATTRIBUTE_INTS = 2, ORT_ATTRIBUTE_FLOAT = 3 };
 /* Of a tensor's elements. */
 enum { ORT_F32 = 1, ORT_I64 = 7, ORT_F16 = 10, ORT_F64 = 11, ORT_BF16 = 16 };
-/* Of a value that is a tensor. */
-enum { ORT_TENSOR = 1 };
 
 typedef void (*ort_unused)(void);
 
@@ -62,21 +60,16 @@ typedef struct ort_api {
     ort_status *(*rank)(const ort_tensor_info *, size_t *);
     ort_status *(*sizes)(const ort_tensor_info *, int64_t *, size_t rank);
     ort_status *(*size_names)(const ort_tensor_info *, const char **, size_t rank);
-    ort_unused to_65;
-    ort_status *(*tensor_info)(const ort_value *, ort_tensor_info **);
-    ort_unused to_90[24];
+    ort_unused to_90[26];
     ort_status *(*input)(const ort_kernel_context *, size_t index, const ort_value **);
     ort_status *(*output)(ort_kernel_context *, size_t index, const int64_t *sizes, size_t rank,
                           ort_value **);
     ort_unused to_93;
     void (*release_status)(ort_status *);
-    ort_unused to_99[5];
-    void (*release_tensor_info)(ort_tensor_info *);
-    ort_unused to_247[147];
+    ort_unused to_247[153];
     ort_status *(*log)(const ort_logger *, int32_t severity, const char *sentence, const char *file,
                        int32_t line, const char *function);
-    ort_status *(*log_severity)(const ort_logger *, int32_t *);
-    ort_unused to_272[23];
+    ort_unused to_272[24];
     ort_status *(*read_attribute)(const ort_attribute *, int32_t type, void *data, size_t bytes,
                                   size_t *written);
     ort_unused to_274;
@@ -126,10 +119,8 @@ typedef struct ort_api {
 ORT_STANDS_AT(tensor_data, 51);
 ORT_STANDS_AT(as_tensor_info, 55);
 ORT_STANDS_AT(element_type, 60);
-ORT_STANDS_AT(tensor_info, 65);
 ORT_STANDS_AT(input, 90);
 ORT_STANDS_AT(release_status, 93);
-ORT_STANDS_AT(release_tensor_info, 99);
 ORT_STANDS_AT(log, 247);
 ORT_STANDS_AT(read_attribute, 272);
 ORT_STANDS_AT(parallel_for, 274);

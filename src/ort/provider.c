@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "kernel.h"
 
@@ -59,14 +58,6 @@ static ort_status *get_capability(ort_ep *ep, const ort_graph *graph, ort_suppor
 /* ---- What runs them ---------------------------------------------------------------------------
  */
 
-static int place_of(const ort_api *api, const graph_ends *ends, const ort_value_info *value) {
-    for (size_t i = 0; value && i < ends->count; i++)
-        if (ends->list[i] &&
-            strcmp(graph_value_name(api, ends->list[i]), graph_value_name(api, value)) == 0)
-            return (int)i;
-    return -1;
-}
-
 static ort_status *create_state(ort_compute *compute, ort_compute_context *context, void **state) {
     (void)context;
     *state = compute;
@@ -92,7 +83,7 @@ static norm_kernel *kernel_of(const provider *self, const recipe *made, const or
     kernel->api = self->api;
     kernel->facts = made->facts;
     for (int s = 0; s < SLOT_COUNT; s++)
-        kernel->at[s] = place_of(self->api, s < OUT_Y ? &in : &out, made->values[s]);
+        kernel->at[s] = graph_place(self->api, s < OUT_Y ? in : out, made->values[s]);
     return kernel;
 }
 

@@ -54,6 +54,10 @@ typedef struct recipe {
     int node_count;
 } recipe;
 
+static inline void recipe_take(recipe *made, const ort_node *node) {
+    made->nodes[made->node_count++] = node;
+}
+
 /* Whether the node is a norm by its name, and then whether planish takes it: *reason is NULL, or
  * says in a few words why it is left to the runtime. */
 bool recipe_of_node(recipe *made, const ort_api *api, const ort_node *node, const char **reason);

@@ -26,29 +26,36 @@ static planish_status told(norm_run *run, ort_status *status, const char *what) 
                : fail(run->error, PLANISH_ERROR_ARGUMENT, "the runtime gives no %s", what);
 }
 
-static planish_status read_input(norm_run *run, slot s) {
+/* A value of the runtime, if there is one, as the tensor of a slot. */
+static planish_status see(norm_run *run, slot s, const ort_value *value) {
     const ort_api *api = run->kernel->api;
-    const ort_value *value = NULL;
-    planish_status status =
-        told(run, api->input(run->context, (size_t)run->kernel->at[s], &value), "input");
-    if (status != PLANISH_OK || !value)
-        return status;
     int32_t type = 0;
     const int64_t *sizes = NULL;
     size_t rank = 0;
     void *data = NULL;
-    status = told(run, api->type_and_sizes(value, &type, &sizes, &rank), "sizes of an input");
+    if (!value)
+        return PLANISH_OK;
+    planish_status status =
+        told(run, api->type_and_sizes(value, &type, &sizes, &rank), "sizes of a tensor");
     /* The runtime has one function for data that is written and read. */
     if (status == PLANISH_OK)
-        status = told(run, api->tensor_data((ort_value *)value, &data), "data of an input");
+        status = told(run, api->tensor_data((ort_value *)value, &data), "data of a tensor");
     if (status != PLANISH_OK)
         return status;
     if (rank > PLANISH_MAX_NDIM)
-        return fail(run->error, PLANISH_ERROR_SHAPE, "an input has %zu axes, at most %d are taken",
+        return fail(run->error, PLANISH_ERROR_SHAPE, "a tensor has %zu axes, at most %d are taken",
                     rank, PLANISH_MAX_NDIM);
     view_dense(&run->views[s], data, element_of(type), sizes, (int)rank);
     run->is_there[s] = true;
     return PLANISH_OK;
+}
+
+static planish_status read_input(norm_run *run, slot s) {
+    const ort_value *value = NULL;
+    const size_t at = (size_t)run->kernel->at[s];
+    const planish_status status =
+        told(run, run->kernel->api->input(run->context, at, &value), "input");
+    return status == PLANISH_OK ? see(run, s, value) : status;
 }
 
 planish_status run_read_inputs(norm_run *run) {
@@ -62,28 +69,13 @@ planish_status run_read_inputs(norm_run *run) {
 }
 
 planish_status run_make_output(norm_run *run, slot s, const int64_t *sizes, int rank) {
-    const ort_api *api = run->kernel->api;
+    ort_value *value = NULL;
     if (run->kernel->at[s] < 0)
         return PLANISH_OK;
-    ort_value *value = NULL;
-    int32_t type = 0;
-    const int64_t *known = NULL;
-    size_t known_rank = 0;
-    void *data = NULL;
-    planish_status status = told(
-        run, api->output(run->context, (size_t)run->kernel->at[s], sizes, (size_t)rank, &value),
-        "output");
-    if (status != PLANISH_OK || !value)
-        return status;
-    status =
-        told(run, api->type_and_sizes(value, &type, &known, &known_rank), "sizes of an output");
-    if (status == PLANISH_OK)
-        status = told(run, api->tensor_data(value, &data), "data of an output");
-    if (status == PLANISH_OK) {
-        view_dense(&run->views[s], data, element_of(type), sizes, rank);
-        run->is_there[s] = true;
-    }
-    return status;
+    const size_t at = (size_t)run->kernel->at[s];
+    const planish_status status = told(
+        run, run->kernel->api->output(run->context, at, sizes, (size_t)rank, &value), "output");
+    return status == PLANISH_OK ? see(run, s, value) : status;
 }
 
 static planish_exec exec_of(norm_run *run, ort_pool *pool) {
@@ -158,8 +150,6 @@ static planish_status make_sum(norm_run *run) {
     /* Laid out as y, which was made before. */
     view_copy(&run->views[OUT_SUM], &run->views[OUT_Y]);
     run->views[OUT_SUM].tensor.data = run->on_heap;
-    for (int i = 0; i < x->tensor.ndim; i++)
-        run->views[OUT_SUM].strides[i] = run->views[OUT_Y].strides[i];
     return PLANISH_OK;
 }
 
@@ -196,8 +186,6 @@ planish_status run_add_early_bias(norm_run *run, const planish_norm *op, uint64_
     };
     status = run_call(run, &plain, PLANISH_APPLY, &tensors);
     run->is_there[IN_RESIDUAL] = run->is_there[OUT_SUM] = false;
-    x->tensor.data = run->views[OUT_SUM].tensor.data;
-    for (int i = 0; i < x->tensor.ndim; i++)
-        x->strides[i] = run->views[OUT_SUM].strides[i];
+    view_copy(x, &run->views[OUT_SUM]);
     return status;
 }

@@ -42,11 +42,9 @@ bool view_broadcast(tensor_view *view, const int64_t *sizes, int rank) {
 void view_split(tensor_view *view, int64_t groups, bool channels_last) {
     const int rank = view->tensor.ndim, channels = channels_last ? rank - 1 : 1;
     const int64_t each = view->sizes[channels] / groups, stride = view->strides[channels];
-    for (int i = rank - 1; i > 0; i--) {
-        /* The other axes, in their order, stand behind the two that are made. */
+    /* The other axes, in their order, stand behind the two that are made. */
+    for (int i = rank - 1; i > 1; i--) {
         const int from = channels_last ? i - 1 : i;
-        if (i == 1)
-            break;
         view->sizes[i + 1] = view->sizes[from];
         view->strides[i + 1] = view->strides[from];
     }
@@ -72,5 +70,7 @@ bool view_along(tensor_view *view, const tensor_view *x, uint64_t axes) {
 }
 
 void view_copy(tensor_view *to, const tensor_view *from) {
-    view_dense(to, from->tensor.data, from->tensor.dtype, from->sizes, from->tensor.ndim);
+    *to = *from;
+    to->tensor.shape = to->sizes;
+    to->tensor.strides = to->strides;
 }

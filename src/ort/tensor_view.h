@@ -13,7 +13,7 @@ typedef struct tensor_view {
 } tensor_view;
 
 void view_dense(tensor_view *view, void *data, DLDataType dtype, const int64_t *sizes, int rank);
-/* Another view of the same, dense ones alone. */
+/* Another view of the same. */
 void view_copy(tensor_view *to, const tensor_view *from);
 /* As numpy broadcasts; false where it cannot be. */
 bool view_broadcast(tensor_view *view, const int64_t *sizes, int rank);

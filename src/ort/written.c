@@ -4,10 +4,6 @@
 
 #include "recipe.h"
 
-static bool is_same(const ort_api *api, const ort_value_info *a, const ort_value_info *b) {
-    return strcmp(graph_value_name(api, a), graph_value_name(api, b)) == 0;
-}
-
 static int64_t elements_of(const graph_value *value) {
     int64_t elements = value->rank < 0 ? -1 : 1;
     for (int i = 0; i < value->rank; i++)
@@ -43,7 +39,7 @@ static const ort_value_info *other_input(const ort_api *api, const ort_node *nod
     const graph_ends in = graph_inputs(api, node);
     if (in.count != 2 || !in.list[0] || !in.list[1])
         return NULL;
-    return in.list[is_same(api, in.list[0], one) ? 1 : 0];
+    return in.list[graph_is_same(api, in.list[0], one) ? 1 : 0];
 }
 
 static const ort_value_info *output_of(const ort_api *api, const ort_node *node) {
@@ -57,7 +53,7 @@ static bool step(recipe *made, const node_set *nodes, const ort_value_info **val
     const ort_node *next = *value ? nodes_sole_reader(nodes, *value, name) : NULL;
     if (!next)
         return false;
-    made->nodes[made->node_count++] = next;
+    recipe_take(made, next);
     *value = output_of(nodes->api, next);
     return *value != NULL;
 }
@@ -99,14 +95,15 @@ static void begin_written(recipe *made, const node_set *nodes, const ort_value_i
     if (of_sub.count != 2 || !of_sub.list[0] || !of_sub.list[1])
         return;
     const graph_ends of_mean = inputs_of_maker(nodes, of_sub.list[1], "ReduceMean", &mean);
-    if (of_mean.count < 1 || !of_mean.list[0] || !is_same(api, of_mean.list[0], of_sub.list[0]) ||
+    if (of_mean.count < 1 || !of_mean.list[0] ||
+        !graph_is_same(api, of_mean.list[0], of_sub.list[0]) ||
         !is_of_last_axis(api, mean, graph_value_of(api, of_sub.list[0]).rank) ||
         nodes_readers(nodes, of_sub.list[1]).count != 1 || nodes_readers(nodes, centred).count != 2)
         return; /* an RMS norm of a difference */
     made->values[IN_X] = of_sub.list[0];
     made->facts.kind = PLANISH_LAYER;
-    made->nodes[made->node_count++] = subtract;
-    made->nodes[made->node_count++] = mean;
+    recipe_take(made, subtract);
+    recipe_take(made, mean);
 }
 
 /* From the root on: the quotient of what is normalised and it. */
@@ -116,8 +113,8 @@ static bool divide(recipe *made, const node_set *nodes, const ort_value_info **v
     const ort_value_info *root = *value;
     if (step(made, nodes, value, "Div")) {
         const graph_ends in = graph_inputs(api, last_of(made));
-        return in.count == 2 && in.list[0] && in.list[1] && is_same(api, in.list[0], centred) &&
-               is_same(api, in.list[1], root);
+        return in.count == 2 && in.list[0] && in.list[1] &&
+               graph_is_same(api, in.list[0], centred) && graph_is_same(api, in.list[1], root);
     }
     if (!step(made, nodes, value, "Reciprocal"))
         return false;
@@ -125,7 +122,7 @@ static bool divide(recipe *made, const node_set *nodes, const ort_value_info **v
     if (!step(made, nodes, value, "Mul"))
         return false;
     const ort_value_info *other = other_input(api, last_of(made), reciprocal);
-    return other && is_same(api, other, centred);
+    return other && graph_is_same(api, other, centred);
 }
 
 /* A constant vector that the sole reader of *value joins with it; NULL where there is none. One
@@ -231,7 +228,7 @@ void recipe_group_around(recipe *made, const node_set *nodes) {
     wider.values[IN_BIAS] = other_input(api, last_of(&wider), before);
     if (!is_of_channels(api, wider.values[IN_BIAS], x.rank, channels))
         return;
-    wider.nodes[wider.node_count++] = reshape;
+    recipe_take(&wider, reshape);
     wider.values[IN_X] = in.list[0];
     wider.values[OUT_Y] = value;
     wider.facts.family = FAMILY_GROUPS;

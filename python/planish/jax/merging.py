@@ -20,6 +20,7 @@ from planish.jax.calls import RUNNING, Call, compute_dtype
 
 __all__ = ["Run", "run_part"]
 
+_F64 = jnp.float64
 Made = Sequence[tuple[str, Any]]
 #: One pass over what is here: call, direction, arrays by role, roles and dtypes of the results.
 Run = Callable[[Call, int, dict[str, Any], Made], dict[str, Any]]
@@ -78,6 +79,3 @@ def _backward(
     c1, c2 = everywhere * (weight / count)
     dx = run(own, targets.BACKWARD, given | {"c1": c1, "c2": c2}, [("dx", made["dx"])])
     return {name: (dx | sums)[name].astype(dtype) for name, dtype in made.items()}
-
-
-_F64 = jnp.float64

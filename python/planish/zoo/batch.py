@@ -13,22 +13,21 @@ __all__ = ["MODELS"]
 _timm = functools.partial(timm_model, family=BATCH)
 
 
-def _torchvision(name: str, as_name: str | None = None, **given: Any) -> Entry:
-    """A classifier of torchvision for images of 64 x 64."""
+def _classifier(name: str, **given: Any) -> Built:
+    """Of torchvision, for images of 64 x 64."""
+    from torchvision import models
 
-    def make() -> Built:
-        from torchvision import models
-
-        more = {key: value() if key == "norm_layer" else value for key, value in given.items()}
-        return models.get_model(name, weights=None, num_classes=10, **more), {"x": pixels(64)}
-
-    return Entry(f"tv/{as_name or name}", BATCH, ("torchvision",), make)
+    return models.get_model(name, weights=None, num_classes=10, **given), {"x": pixels(64)}
 
 
-def _frozen() -> Any:
+def _torchvision(name: str, **given: Any) -> Entry:
+    return Entry(f"tv/{name}", BATCH, ("torchvision",), lambda: _classifier(name, **given))
+
+
+def _frozen() -> Built:
     from torchvision.ops.misc import FrozenBatchNorm2d
 
-    return FrozenBatchNorm2d
+    return _classifier("resnet18", norm_layer=FrozenBatchNorm2d)
 
 
 MODELS = [
@@ -43,7 +42,7 @@ MODELS = [
     _timm("repvgg_a0"),
     _timm("fastvit_t8"),
     _torchvision("resnet18"),
-    _torchvision("resnet18", "resnet18_frozen", norm_layer=_frozen),
+    Entry("tv/resnet18_frozen", BATCH, ("torchvision",), _frozen),
     _torchvision("mobilenet_v2", width_mult=0.25),
     _torchvision("efficientnet_b0"),
     _torchvision("regnet_y_400mf"),
