@@ -161,15 +161,22 @@ class _Way:
 
     def gpu(self) -> float:
         """Milliseconds of a step's kernels."""
+        return sum(spent for _, spent, _ in self.kernels())
+
+    def kernels(self) -> list[tuple[str, float, int]]:
+        """The kernels of a step, the longest first: name, milliseconds and calls."""
         if not self.cuda:
-            return 0.0
+            return []
         activities = [torch.profiler.ProfilerActivity.CUDA]
         with torch.profiler.profile(activities=activities) as profile:
             for _ in range(STEPS):
                 self.step()
             self._wait()
-        spent = sum(e.self_device_time_total for e in profile.key_averages())
-        return spent / STEPS / 1e3
+        found = [
+            (e.key, e.self_device_time_total / STEPS / 1e3, e.count // STEPS)
+            for e in profile.key_averages()
+        ]
+        return sorted(found, key=lambda kernel: -kernel[1])
 
     def peak(self) -> float:
         """GiB that one step holds at most."""
@@ -185,7 +192,14 @@ class _Way:
 
 
 def _measure(
-    name: str, tiny: bool, device: str, patience: float, barrier: Any, lock: Any, results: Any
+    name: str,
+    tiny: bool,
+    device: str,
+    patience: float,
+    shown: int,
+    barrier: Any,
+    lock: Any,
+    results: Any,
 ) -> None:
     found: list[dict[str, Any]] = []
     try:
@@ -198,6 +212,9 @@ def _measure(
             barrier.wait(patience)
         with lock:
             found = _by_turns(name, ways)
+            for way, made in ways.items():
+                for kernel, spent, calls in made.kernels()[:shown]:
+                    print(f"  {name} {way} {spent:8.3f} ms {calls:4} x {kernel[:120]}", flush=True)
     finally:
         results.put(found)
 
@@ -233,16 +250,19 @@ def _by_turns(name: str, ways: dict[str, _Way]) -> list[dict[str, Any]]:
 def main() -> int:
     """Runs each model in its process."""
     p = argparse.ArgumentParser(description=__doc__)
-    p.add_argument("models", nargs="*", default=list(MODELS), choices=[*MODELS, []])
+    p.add_argument("models", nargs="*", help=", ".join(MODELS))
     p.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     p.add_argument("--tiny", action="store_true")
     p.add_argument("--patience", type=float, default=600.0, help="seconds to wait for all")
+    p.add_argument("--kernels", type=int, default=0, help="show so many kernels of each step")
     p.add_argument("--csv", type=Path)
     arguments = p.parse_args()
-    context = multiprocessing.get_context("spawn")
     names = arguments.models or list(MODELS)
+    if unknown := set(names) - set(MODELS):
+        p.error(f"unknown models {sorted(unknown)}; known are {', '.join(MODELS)}")
+    context = multiprocessing.get_context("spawn")
     barrier, lock, results = context.Barrier(len(names)), context.Lock(), context.Queue()
-    given = arguments.tiny, arguments.device, arguments.patience, barrier, lock, results
+    given = arguments.tiny, arguments.device, arguments.patience, arguments.kernels, barrier, lock, results
     processes = [context.Process(target=_measure, args=(name, *given)) for name in names]
     for process in processes:
         process.start()

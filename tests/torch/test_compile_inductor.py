@@ -63,6 +63,38 @@ def test_a_compiled_step_differs(cpp: bool) -> None:
     assert not any("planish.norm_" in line for line in lines)
 
 
+class Block(nn.Module):
+    """As ConvNeXt has it: a norm over the channels of a convolution's image, and back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = (nn.Conv2d(8, 8, 3, padding=1, groups=8) for _ in range(2))
+        self.norm, self.product = nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.norm(self.inner(x).permute(0, 2, 3, 1))
+        return x + self.outer(nn.functional.gelu(self.product(rows)).permute(0, 3, 1, 2))
+
+
+def test_the_channels_of_a_kept_image_are_scattered() -> None:
+    model = nn.Sequential(Block(), Block(), Block()).to(memory_format=torch.channels_last)
+    x = torch.randn(2, 8, 6, 4).to(memory_format=torch.channels_last)
+    layouts: list[tuple[int, ...]] = []
+
+    def look(graph: torch.fx.Graph) -> None:
+        for node in graph.nodes:
+            if "graph_backward" in str(node.target):
+                layouts.extend(one.meta["val"].stride() for one in node.args[:2])
+
+    options = {"planish": "always", "post_grad_custom_pre_pass": look}
+    run = torch.compile(model, backend="planish", options=options, fullgraph=True)
+    with planish.enabled():
+        wanted = results_of(model, model, x)
+    for one, other in zip(results_of(run, model, x), wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    assert layouts == [(192, 32, 8, 1)] * 6, "dy and x of three norms"
+
+
 def test_a_package_needs_python(tmp_path: Path) -> None:
     model, x = Model().eval(), torch.randn(8, 16)
     inductor.switch("always")

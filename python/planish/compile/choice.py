@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from planish.compile import formulas, table
-from planish.compile.neighbours import extra_passes, reads_permuted_image
+from planish.compile.neighbours import extra_passes
 from planish.compile.reading import Norm
 from planish.library.available import is_available
 from planish.operators.call import Tensors
@@ -44,8 +44,6 @@ def choose(norm: Norm, mode: str, joined: fx.Node | None = None) -> Choice:
     site = table.site_of(norm)
     if site is None:
         return Choice(False, "the table has no such norms")
-    if reads_permuted_image(norm):
-        return Choice(False, "a view of an image: a model was slower with planish's there")
     row = table.look_up(site)
     if row is None:
         return Choice(False, f"the table has no row for {site.layout} on {site.device}")

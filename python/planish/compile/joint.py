@@ -52,7 +52,7 @@ class NormPass(CustomGraphPass):
         if joined is not None:
             chosen = choice.choose(joined[0], self.mode, joined[1])
             if chosen.planish:
-                putting.as_planish(*joined)
+                _put(*joined)
                 _record(norm, chosen, number)
                 return
         chosen = choice.choose(taken, self.mode)
@@ -63,7 +63,7 @@ class NormPass(CustomGraphPass):
                 return
             chosen = choice.Choice(True, "it has no formula in torch's operators")
         if chosen.planish:
-            putting.as_planish(taken)
+            _put(taken)
         _record(norm, chosen, number)
 
     def _leave(self, node: fx.Node) -> None:
@@ -73,6 +73,12 @@ class NormPass(CustomGraphPass):
             results = {at: at for at in users}
             whole = Norm(node, False, (), reading.NOTHING, results, users)
             putting.as_torchs(whole, self.formulas)
+
+
+def _put(norm: Norm, total: fx.Node | None = None) -> None:
+    if norm.is_backward:
+        neighbours.make_views_again(norm)
+    putting.as_planish(norm, total)
 
 
 def _graphs(graph: fx.Graph) -> list[fx.Graph]:

@@ -11,8 +11,9 @@ import torch
 from planish.compile.reading import Norm, value
 from planish.operators import call
 from torch import fx
+from torch.utils.checkpoint import CheckpointPolicy
 
-__all__ = ["extra_passes", "reads_permuted_image", "with_sum", "without_copy"]
+__all__ = ["extra_passes", "make_views_again", "with_sum", "without_copy"]
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -24,7 +25,6 @@ _VIEWS = (
     *(aten.transpose.int, aten.t.default, aten.unsqueeze.default, aten.squeeze.dim),
     *(aten.expand.default, aten.alias.default, aten.slice.Tensor),
 )
-_PERMUTED = (aten.permute.default, aten.transpose.int)
 _POINTWISE = (prims.convert_element_type.default, aten.clone.default, aten._to_copy.default)
 
 
@@ -128,16 +128,16 @@ def _producer(node: fx.Node | None) -> fx.Node | None:
     return node
 
 
-def reads_permuted_image(norm: Norm) -> bool:
-    """Whether x is a view of an image with its axes in another order. Inductor chooses the layout
-    of images itself, and lays a norm of its own out as the convolution beside it; a call gets what
-    it gets."""
-    node = norm.tensors[1 if norm.is_backward else 0]
-    while node is not None and node.target in _VIEWS:
-        if node.target in _PERMUTED and value(node).dim() >= 4:
-            return True
-        node = node.args[0]  # type: ignore[assignment]
-    return False
+def make_views_again(norm: Norm) -> None:
+    """Has the backward make the permuted views of images that it reads out of the images: what a
+    graph saves is laid out anew, as inductor wishes images to be, and of a view with the channels
+    last that is a copy into an order that is nobody's."""
+    for tensor in norm.tensors:
+        node = tensor
+        while node is not None and node.target in _VIEWS:
+            if value(node).dim() >= 4:
+                node.meta.setdefault("recompute", CheckpointPolicy.MUST_RECOMPUTE)
+            node = node.args[0]  # type: ignore[assignment]
 
 
 def _consumers(node: fx.Node) -> list[fx.Node]:
