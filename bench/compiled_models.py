@@ -262,7 +262,15 @@ def main() -> int:
         p.error(f"unknown models {sorted(unknown)}; known are {', '.join(MODELS)}")
     context = multiprocessing.get_context("spawn")
     barrier, lock, results = context.Barrier(len(names)), context.Lock(), context.Queue()
-    given = arguments.tiny, arguments.device, arguments.patience, arguments.kernels, barrier, lock, results
+    given = (
+        arguments.tiny,
+        arguments.device,
+        arguments.patience,
+        arguments.kernels,
+        barrier,
+        lock,
+        results,
+    )
     processes = [context.Process(target=_measure, args=(name, *given)) for name in names]
     for process in processes:
         process.start()

@@ -37,6 +37,9 @@ def _formula(x: Any, vectors: dict[str, Any], training: bool = True, addend: Any
     return z * given["weight"] + given["bias"] + addend
 
 
+two_devices = pytest.mark.skipif(jax.device_count() < 2, reason="one device: no batch to divide")
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("mean", [0.0, 1e3])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -114,6 +117,7 @@ def _assert_close(found: Any, wanted: Any, room: float = 2e-5) -> None:
         assert np.abs(a - b).max() <= room * max(1, np.abs(b).max())
 
 
+@two_devices
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("added", [False, True])
 def test_a_divided_batch(activation: Any, added: bool) -> None:
@@ -132,6 +136,7 @@ def test_a_divided_batch(activation: Any, added: bool) -> None:
     assert "all-reduce" in text and all("f64[2,2,8]" in line for line in gathers)
 
 
+@two_devices
 def test_a_divided_batch_far_from_zero() -> None:
     """Where f32 holds no digit of the variance: parts tell each other f64."""
     x = array(14, (64, CHANNELS), mean=1e4)
@@ -139,6 +144,7 @@ def test_a_divided_batch_far_from_zero() -> None:
     assert_near(found.y.T, normed(exact(x), 0, 1e-5, False).T, 4.0)
 
 
+@two_devices
 def test_a_divided_batch_by_running_statistics() -> None:
     x, vectors = array(15, (6, CHANNELS)), _vectors()
     grad = jax.jit(jax.grad(lambda x, v: jnp.sin(pj.batch_norm(x, **v).y).sum(), (0, 1)))
@@ -147,6 +153,7 @@ def test_a_divided_batch_by_running_statistics() -> None:
     _assert_close(grad(_divided(x), vectors), grad(x, vectors))
 
 
+@two_devices
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_named_axes(activation: Any) -> None:
     """shard_map and vmap: statistics, and first and second derivatives, of the whole batch."""
@@ -185,6 +192,7 @@ def test_named_axes(activation: Any) -> None:
     _assert_close(found, second(norm)(x, addend, vectors))
 
 
+@two_devices
 def test_groups_of_a_named_axis_are_flax_s() -> None:
     """Two groups of one part each: nothing is merged."""
     linen = pytest.importorskip("flax.linen")

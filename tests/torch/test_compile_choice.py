@@ -176,6 +176,48 @@ def test_a_sum_beside_a_norm_is_a_pass_of_its_own(rows: Any) -> None:  # noqa: F
     assert names["aten::add"] == 1, names  # the last one, behind which there is no norm
 
 
+def test_a_norm_without_its_sum_is_taken(rows: Any, monkeypatch: Any) -> None:  # noqa: F811
+    """inductor fuses the sum: beside it a fast norm alone is slow."""
+    rows(forward=9.0, backward=9.0)
+    slow = [row._replace(speedup=0.9) if "stages" in row.layout else row for row in table.rows()]
+    monkeypatch.setattr(table, "rows", lambda: slow)
+    run, graphs = compiled(Residual(), choice.FASTER)
+    results_of(run, None, torch.randn(6, 16))
+    names = graphs.counted()
+    assert (names[FORWARD], names[BACKWARD]) == (1, 0), "only the first forward has no sum"
+
+
+def test_a_dropout_of_nothing_is_a_pass(rows: Any) -> None:  # noqa: F811
+    rows(forward=1.1)
+
+    def before(x: Tensor) -> Tensor:
+        return F.layer_norm(F.dropout(x @ x.t(), 0.0), (6,))
+
+    run, graphs = compiled(before, choice.FASTER)
+    run(torch.randn(6, 6))
+    assert graphs.counted()[FORWARD] == 1
+
+
+@pytest.mark.parametrize(
+    ("device", "layout", "rows_", "columns", "whole"),
+    [
+        ("sm_90", "rms rows", 5120, 1024, True),
+        ("sm_90", "rms rows with stages", 16384, 8192, True),
+        ("sm_90", "rms rows", 5119, 1024, False),
+        ("sm_90", "rms rows", 16383, 8192, False),
+        ("sm_90", "rms rows", 2560, 2048, False),
+        ("sm_90", "layer channels", 16384, 1024, False),
+        ("cpu avx2", "rms rows", 16384, 1024, False),
+    ],
+)
+def test_inductors_other_backward(
+    device: str, layout: str, rows_: int, columns: int, whole: bool
+) -> None:
+    direction = table.direction_of(device, layout, columns, rows_ * columns, True)
+    assert direction == (table.ONE_KERNEL if whole else table.BACKWARD)
+    assert table.direction_of(device, layout, columns, rows_ * columns, False) == table.FORWARD
+
+
 def test_a_fused_neighbour_costs_nothing(rows: Any) -> None:  # noqa: F811
     def behind(x: Tensor) -> Tensor:
         return F.layer_norm(x, (16,)).sin()
@@ -268,7 +310,8 @@ def test_caches_do_not_know_the_choices(rows: Any) -> None:  # noqa: F811
 def test_the_table_is_out_of_order() -> None:
     assert table.rows()
     for row in table.rows():
-        assert row.direction in ("forward", "backward") and row.speedup > 0
+        assert row.direction in (table.FORWARD, table.BACKWARD, table.ONE_KERNEL)
+        assert row.speedup > 0
         for least, end in (row.columns, row.elements):
             assert least >= 0 and (end is None or end > least)
 

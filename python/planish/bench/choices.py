@@ -12,7 +12,6 @@ A first run with `--compile N` lets N processes fill inductor's cache.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
 import multiprocessing
@@ -41,10 +40,11 @@ _ROTATED_BYTES = 200 << 20
 
 @dataclass(frozen=True)
 class Class:
-    """Norms that one shape stands for: from half of its columns and elements to the next class."""
+    """One pass of norms that one shape stands for."""
 
     layout: str
     dtype: str
+    direction: str
     shape: tuple[int, ...]
     columns: tuple[int, int | None]
     elements: tuple[int, int | None]
@@ -81,24 +81,50 @@ class Found:
 # ---- Classes -------------------------------------------------------------------------------------
 
 
+#: Rows of these columns stand for those from the first number on. Up to 1024 inductor holds a row.
+_GPU_COLUMNS = {320: 160, 704: 474, 1600: 1025, 4608: 2715, 10240: 6869}
+_CPU_COLUMNS = {160: 80, 640: 320, 2560: 1280}
+
+
 def _bounds(sizes: Sequence[int], at: int) -> tuple[int, int | None]:
     """From the geometric middle to the size before, to that of the next; the last has no end."""
     low = sizes[at] // 2 if at == 0 else math.isqrt(sizes[at - 1] * sizes[at])
     return low, None if at == len(sizes) - 1 else math.isqrt(sizes[at] * sizes[at + 1])
 
 
+def _passes(
+    layout: str, dtype: str, shapes: Sequence[tuple[int, ...]], columns: Any, groups: int = 0
+) -> Iterator[Class]:
+    """Forward and backward of norms of these shapes, which differ in their elements."""
+    device = table.device_kind(torch.device("cuda" if dtype == "bf16" else "cpu"))
+    for backward in (False, True):
+        by: dict[str, list[tuple[int, ...]]] = {}
+        for shape in shapes:
+            counts = shape[1], math.prod(shape)
+            direction = table.direction_of(device, layout, *counts, backward)
+            by.setdefault(direction, []).append(shape)
+        for direction, own in by.items():
+            sizes = [math.prod(shape) for shape in own]
+            for at, shape in enumerate(own):
+                bounds = _bounds(sizes, at)
+                yield Class(layout, dtype, direction, shape, columns, bounds, groups)
+
+
 def _rows(device: str, quick: bool) -> Iterator[Class]:
     cuda = device == "cuda"
-    columns = [320, 1280, 4608, 10240] if cuda else [160, 640, 2560]
-    elements = [1 << 19, 1 << 22, 1 << 25] if cuda else [1 << 15, 1 << 18, 1 << 22]
+    columns = _GPU_COLUMNS if cuda else _CPU_COLUMNS
+    starts = [*columns.values(), None]
+    elements = (
+        [1 << 19, 1 << 22, 1 << 23, 1 << 25, 1 << 28] if cuda else [1 << 15, 1 << 18, 1 << 22]
+    )
     if quick:
-        columns, elements = columns[1:3], elements[1:2]
-    dtypes = ["bf16"] if cuda else ["f32"]
+        elements = elements[1:2]
     kinds = ["layer rows", "layer rows with stages", "rms rows", "rms rows with stages"]
-    for layout, dtype in itertools.product(kinds, dtypes):
-        for (c, cols), (e, count) in itertools.product(enumerate(columns), enumerate(elements)):
-            shape = (max(count // cols, 1), cols)
-            yield Class(layout, dtype, shape, _bounds(columns, c), _bounds(elements, e))
+    for layout in kinds:
+        for at, cols in enumerate(columns):
+            shapes = [(max(count // cols, 1), cols) for count in elements]
+            bounds = starts[at], starts[at + 1]
+            yield from _passes(layout, "bf16" if cuda else "f32", shapes, bounds)
 
 
 def _images(device: str, quick: bool) -> Iterator[Class]:
@@ -106,21 +132,11 @@ def _images(device: str, quick: bool) -> Iterator[Class]:
     dtype = "bf16" if cuda else "f32"
     batch, channels, groups = (16, 192, 32) if cuda else (2, 48, 8)
     sides = [12, 48] if quick else [12, 48, 144] if cuda else [8, 24, 96]
-    elements = [batch * channels * side * side for side in sides]
+    shapes = [(batch, channels, side, side) for side in sides]
     for layout in ("nchw", "nhwc"):
         for behind in ("", " with stages"):
-            for at, side in enumerate(sides):
-                yield Class(
-                    f"layer groups {layout}{behind}",
-                    dtype,
-                    (batch, channels, side, side),
-                    (0, None),
-                    _bounds(elements, at),
-                    groups,
-                )
-    for at, side in enumerate(sides):
-        shape = (batch, channels, side, side)
-        yield Class("layer channels", dtype, shape, (0, None), _bounds(elements, at))
+            yield from _passes(f"layer groups {layout}{behind}", dtype, shapes, (0, None), groups)
+    yield from _passes("layer channels", dtype, shapes, (0, None))
 
 
 def classes(device: str, quick: bool) -> list[Class]:
@@ -233,16 +249,15 @@ def _leaves(one: Class, device: str, dtype: torch.dtype) -> list[Tensor]:
     return [x, w, b, *([_tensor(one, device, dtype).requires_grad_()] if residual else [])]
 
 
-def _works(one: Class, device: str) -> dict[str, dict[str, Timed]]:
-    """For each direction: inductor and planish, over as many sets of tensors as exceed the L2."""
+def _works(one: Class, device: str) -> dict[str, Timed]:
+    """Inductor's pass and planish's, over as many sets of tensors as exceed the L2."""
     dtype = _DTYPES[one.dtype]
     numel = math.prod(one.shape)
     bytes_ = numel * dtype.itemsize * (4 + 2 * one.staged)
     sets = max(1, min(16, _ROTATED_BYTES // bytes_)) if device == "cuda" else 1
     compiled, ours = _compiled(one), _Operators(one)
-    calls: dict[str, dict[str, list[Callable[[], object]]]] = {
-        d: {"inductor": [], "planish": []} for d in ("forward", "backward")
-    }
+    calls: dict[str, list[Callable[[], object]]] = {"inductor": [], "planish": []}
+    forward = one.direction == table.FORWARD
     for _ in range(sets):
         leaves = _leaves(one, device, dtype)
         x, w, b, *rest = leaves
@@ -272,46 +287,41 @@ def _works(one: Class, device: str) -> dict[str, dict[str, Timed]]:
         ) -> object:
             return ours.backward(g[0], s, saved, plain[1], plain[2], g[1] if len(g) > 1 else None)
 
-        calls["forward"]["inductor"].append(inductor_forward)
-        calls["backward"]["inductor"].append(inductor_backward)
-        calls["forward"]["planish"].append(planish_forward)
-        calls["backward"]["planish"].append(planish_backward)
+        calls["inductor"].append(inductor_forward if forward else inductor_backward)
+        calls["planish"].append(planish_forward if forward else planish_backward)
     if device == "cuda":
-        return {d: {n: replayed(c) for n, c in by.items()} for d, by in calls.items()}
-    return {d: {n: loop(c[0]) for n, c in by.items()} for d, by in calls.items()}
+        return {name: replayed(each) for name, each in calls.items()}
+    return {name: loop(each[0]) for name, each in calls.items()}
 
 
-def measure(one: Class, device: str, quick: bool) -> list[Found]:
-    """Both passes of one class."""
+def measure(one: Class, device: str, quick: bool) -> Found:
+    """One class."""
     effort = QUICK if quick or device == "cuda" else THOROUGH
     torch._dynamo.reset()
     torch._functorch.config.donated_buffer = False  # a backward is called many times
     kind = table.device_kind(torch.device(device, 0) if device == "cuda" else torch.device(device))
-    found = []
     with side_stream() if device == "cuda" else torch.enable_grad():
         works = _works(one, device)
-    for direction, by in works.items():
-        samples = interleave(by, effort, alike=True)
-        times = ratio(samples["inductor"], samples["planish"])
-        record = Found(
-            kind,
-            one.layout,
-            one.dtype,
-            direction,
-            "x".join(map(str, one.shape)),
-            f"{one.columns[0]}-{one.columns[1]}",
-            f"{one.elements[0]}-{one.elements[1]}",
-            samples["inductor"].median * 1e6,
-            samples["planish"].median * 1e6,
-            times.value,
-            times.noisy,
-        )
-        found.append(record)
-        print(
-            f"{one.layout:32}{one.dtype:5}{record.shape:18}{direction:10}"
-            f"{record.inductor_us:9.1f}{record.planish_us:9.1f} us {times!s}",
-            flush=True,
-        )
+    samples = interleave(works, effort, alike=True)
+    times = ratio(samples["inductor"], samples["planish"])
+    found = Found(
+        kind,
+        one.layout,
+        one.dtype,
+        one.direction,
+        "x".join(map(str, one.shape)),
+        f"{one.columns[0]}-{one.columns[1]}",
+        f"{one.elements[0]}-{one.elements[1]}",
+        samples["inductor"].median * 1e6,
+        samples["planish"].median * 1e6,
+        times.value,
+        times.noisy,
+    )
+    print(
+        f"{one.layout:32}{one.dtype:5}{found.shape:18}{one.direction:23}"
+        f"{found.inductor_us:9.1f}{found.planish_us:9.1f} us {times!s}",
+        flush=True,
+    )
     return found
 
 
@@ -347,7 +357,8 @@ def _bounds_of(text: str) -> list[int | None]:
 
 def _compile_part(device: str, quick: bool, part: int, parts: int) -> None:
     torch._functorch.config.donated_buffer = False
-    for one in classes(device, quick)[part::parts]:
+    shapes = {(one.layout, one.shape): one for one in classes(device, quick)}
+    for one in list(shapes.values())[part::parts]:
         torch._dynamo.reset()
         leaves = _leaves(one, device, _DTYPES[one.dtype])
         results = _compiled(one)(*leaves)
@@ -375,11 +386,11 @@ def main(argv: Sequence[str]) -> int:
                 part.start()
             for part in parts:
                 part.join()
-        found: list[Found] = []
-        for one in classes(given.device, given.quick):
-            found += measure(one, given.device, given.quick)
+        found = [
+            measure(one, given.device, given.quick) for one in classes(given.device, given.quick)
+        ]
         if given.table is not None:
-            write_table(found, given.table, " ".join(["planish bench choices", *argv]))
+            write_table(found, given.table, f"planish bench choices --device {given.device}")
         return found
 
     return launch("choices", argv, arguments, run)

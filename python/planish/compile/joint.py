@@ -46,16 +46,11 @@ class NormPass(CustomGraphPass):
             if node.target in TORCHS:
                 self._leave(node)
             return
-        joined, taken = None, norm
+        taken, total = norm, None
         if self.mode == choice.FASTER:  # else the bits are those of eager calls
-            joined, taken = neighbours.with_sum(norm), neighbours.without_copy(norm)
-        if joined is not None:
-            chosen = choice.choose(joined[0], self.mode, joined[1])
-            if chosen.planish:
-                _put(*joined)
-                _record(norm, chosen, number)
-                return
-        chosen = choice.choose(taken, self.mode)
+            # With a sum beside it a norm is one call or inductor's: a sum of its own is slower.
+            taken, total = neighbours.with_sum(norm) or (neighbours.without_copy(norm), None)
+        chosen = choice.choose(taken, self.mode, total)
         if not chosen.planish and not putting.as_torchs(norm, self.formulas):
             if norm.node.target in TORCHS:
                 chosen = choice.Choice(False, "inductor has no formula; torch's kernel is called")
@@ -63,7 +58,9 @@ class NormPass(CustomGraphPass):
                 return
             chosen = choice.Choice(True, "it has no formula in torch's operators")
         if chosen.planish:
-            _put(taken)
+            if norm.is_backward:
+                neighbours.make_views_again(taken)
+            putting.as_planish(taken, total)
         _record(norm, chosen, number)
 
     def _leave(self, node: fx.Node) -> None:
@@ -73,12 +70,6 @@ class NormPass(CustomGraphPass):
             results = {at: at for at in users}
             whole = Norm(node, False, (), reading.NOTHING, results, users)
             putting.as_torchs(whole, self.formulas)
-
-
-def _put(norm: Norm, total: fx.Node | None = None) -> None:
-    if norm.is_backward:
-        neighbours.make_views_again(norm)
-    putting.as_planish(norm, total)
 
 
 def _graphs(graph: fx.Graph) -> list[fx.Graph]:

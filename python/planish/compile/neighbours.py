@@ -7,11 +7,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
+from torch.utils.checkpoint import CheckpointPolicy
+
 import torch
 from planish.compile.reading import Norm, value
 from planish.operators import call
 from torch import fx
-from torch.utils.checkpoint import CheckpointPolicy
 
 __all__ = ["extra_passes", "make_views_again", "with_sum", "without_copy"]
 
@@ -122,8 +123,16 @@ def _is_pointwise(node: fx.Node) -> bool:
     return has_bias and value(node).is_cuda
 
 
+def _is_nothing(node: fx.Node) -> bool:
+    """What costs no pass: a view, or a copy that inductor takes out (a dropout of 0 leaves one)."""
+    if node.target is aten.clone.default:
+        of = node.args[0]
+        return isinstance(of, fx.Node) and value(of).stride() == value(node).stride()
+    return node.target in _VIEWS
+
+
 def _producer(node: fx.Node | None) -> fx.Node | None:
-    while node is not None and node.target in _VIEWS:
+    while node is not None and _is_nothing(node):
         node = node.args[0]  # type: ignore[assignment]
     return node
 
@@ -143,7 +152,7 @@ def make_views_again(norm: Norm) -> None:
 def _consumers(node: fx.Node) -> list[fx.Node]:
     found: list[fx.Node] = []
     for user in node.users:
-        found += _consumers(user) if user.target in _VIEWS else [user]
+        found += _consumers(user) if _is_nothing(user) else [user]
     return found
 
 

@@ -17,7 +17,21 @@ from planish.library.loaded import library
 from planish.operators import call
 from torch import Tensor
 
-__all__ = ["MARGIN", "NAMES", "Row", "Site", "digest", "look_up", "rows", "site", "site_of"]
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "MARGIN",
+    "NAMES",
+    "ONE_KERNEL",
+    "Row",
+    "Site",
+    "digest",
+    "direction_of",
+    "look_up",
+    "rows",
+    "site",
+    "site_of",
+]
 
 _FILE = Path(__file__).with_name("choices.json")
 
@@ -32,6 +46,11 @@ NAMES = {
     torch.float32: "f32",
     torch.float64: "f64",
 }
+
+
+#: Which pass a row is of. Inductor has two ways to a backward of rows on a GPU: gradients of x and
+#: of the parameters in one kernel, and in several.
+FORWARD, BACKWARD, ONE_KERNEL = "forward", "backward", "backward in one kernel"
 
 
 class Row(NamedTuple):
@@ -108,10 +127,25 @@ def site_of(norm: Norm) -> Site | None:
     values = norm.values()
     stages = [values[4], *values[11:]] if norm.is_backward else [values[1], *values[7:]]
     staged = any(value is not None for value in stages)
-    return site(norm.x, norm.call, staged, "backward" if norm.is_backward else "forward")
+    return site(norm.x, norm.call, staged, norm.is_backward)
 
 
-def site(x: Tensor, made: call.Call, staged: bool, direction: str) -> Site | None:
+def direction_of(device: str, layout: str, columns: int, elements: int, backward: bool) -> str:
+    """The pass, with inductor's way to it. Its one kernel (config.triton.mix_order_reduction) is
+    for many rows, at least twice as many as columns, past the L2."""
+    if not backward:
+        return FORWARD
+    rows = elements // max(columns, 1)
+    tall = elements >= 5 << 20 and rows >= max(4096, 2 * columns) and columns <= 16384
+    if not tall or "rows" not in layout or not device.startswith("sm_"):
+        return BACKWARD
+    from torch._inductor import config
+
+    has_it = getattr(config.triton, "mix_order_reduction", False) and not config.cpp_wrapper
+    return ONE_KERNEL if has_it else BACKWARD
+
+
+def site(x: Tensor, made: call.Call, staged: bool, backward: bool) -> Site | None:
     """Of a pass of a norm of x; ``staged``: with other tensors than weight and bias."""
     reduce = call.axes_of(made.axes, 0)
     kind = "rms" if made.options & call.RMS else "layer"
@@ -124,7 +158,9 @@ def site(x: Tensor, made: call.Call, staged: bool, direction: str) -> Site | Non
     for axis, size in enumerate(call.seen_shape(sizes, made.split)):
         elements *= size
         columns *= size if axis in reduce else 1
-    return Site(device_kind(x.device), layout, NAMES[x.dtype], direction, columns, elements)
+    device = device_kind(x.device)
+    direction = direction_of(device, layout, columns, elements, backward)
+    return Site(device, layout, NAMES[x.dtype], direction, columns, elements)
 
 
 def _holds(bounds: tuple[int, int | None], number: int) -> bool:

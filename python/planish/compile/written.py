@@ -252,7 +252,7 @@ def _is_worth(found: _Found, mode: str) -> bool:
     """Whether one of the passes may become planish's: else the graph stays as it is."""
     if mode == choice.ALWAYS:
         return True
-    sites = [table.site(_value(found.x), found.call, False, d) for d in ("forward", "backward")]
+    sites = [table.site(_value(found.x), found.call, False, backward) for backward in (False, True)]
     rows = [None if site is None else table.look_up(site) for site in sites]
     return any(row is not None and row.speedup >= table.MARGIN for row in rows)
 
