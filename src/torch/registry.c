@@ -8,18 +8,17 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
-#include <string.h>
 #include <time.h>
 
 #include "batch_fallback.h"
 #include "calls.h"
 #include "cpu/openmp.h"
 #include "fallback.h"
-#include "graph_norms.h"
 #include "guard.h"
 #include "habits.h"
 #include "kernels.h"
 #include "quiet.h"
+#include "registry.h"
 #include "unboxed.h"
 
 typedef struct registration {
@@ -91,7 +90,7 @@ enum {
 
 /* torch's record of each; its deletion is the removal. */
 static library_handle libraries[REGISTRATION_COUNT];
-static library_handle backward_libraries[BACKWARD_COUNT], planish_library;
+static library_handle backward_libraries[BACKWARD_COUNT];
 
 static const uint32_t cuda_groups = PLANISH_TORCH_CUDA_LAYER_NORM | PLANISH_TORCH_CUDA_GROUP_NORM |
                                     PLANISH_TORCH_CUDA_RMS_NORM | PLANISH_TORCH_CUDA_BATCH_NORM |
@@ -143,7 +142,7 @@ static void ask_torch(void *data, int64_t begin, int64_t end) {
 
 /* Torch's kernels are called without its threads: importing planish must leave a process that may
  * be forked. */
-static planish_status prepare(message error) {
+planish_status registry_prepare(message error) {
     static bool prepared;
     planish_status status = PLANISH_OK;
     if (!prepared) {
@@ -187,7 +186,7 @@ static void end_quiet(const bool *quiet) {
 /* `context`: the groups. */
 static planish_status enable(void *context, message error) {
     const uint32_t groups = *(const uint32_t *)context;
-    planish_status status = prepare(error);
+    planish_status status = registry_prepare(error);
     if (status == PLANISH_OK && groups & cuda_groups)
         status = torch_has_cuda(error);
     if (status != PLANISH_OK)
@@ -287,145 +286,4 @@ planish_status planish_torch_check_cuda(int device, char *text, size_t bytes) {
     message error = {text, bytes};
     planish_status status = planish_torch_has_cuda(text, bytes);
     return status == PLANISH_OK ? guarded(check_cuda, &device, error) : status;
-}
-
-#define TENSORS_OF_STAGES                                                                          \
-    "Tensor? row_scale, Tensor? column_scale, Tensor? rng, Tensor? weight, Tensor? bias, "         \
-    "Tensor? scale, Tensor? shift, Tensor? gate, int axes, int options, int split, "
-
-static const struct {
-    const char *schema;
-    boxed_kernel kernel;
-} operators[] = {
-    {"norm_forward(Tensor x, Tensor? residual, " TENSORS_OF_STAGES
-     "float eps, float dropout_p) -> (Tensor, Tensor, Tensor, Tensor)",
-     norm_forward},
-    {"norm_backward(Tensor dy, Tensor s, Tensor rstd, Tensor? mean, Tensor? dsum, Tensor? "
-     "branch, " TENSORS_OF_STAGES
-     "float dropout_p) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, "
-     "Tensor, Tensor)",
-     norm_backward},
-    {"norm_statistics(Tensor x, int axes) -> (Tensor, Tensor)", norm_statistics},
-    {"quantized_norm(Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, Tensor? y_scale, "
-     "int axes, int options, float eps, int block, float least, float most) -> (Tensor, Tensor, "
-     "Tensor)",
-     quantized_norm},
-    {"norm_into(Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, Tensor? y_scale, "
-     "int axes, int options, float eps, Tensor(a!) out, Tensor(b!)? sum) -> ()",
-     norm_into},
-    {"norm_pair(Tensor first, Tensor second, Tensor? first_weight, Tensor? second_weight, "
-     "int options, float eps) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-     norm_pair},
-    {"norm_pair_backward(Tensor first_dy, Tensor second_dy, Tensor first, Tensor second, "
-     "Tensor? first_mean, Tensor? second_mean, Tensor first_rstd, Tensor second_rstd, "
-     "Tensor? first_weight, Tensor? second_weight, int options) -> (Tensor, Tensor, Tensor, "
-     "Tensor)",
-     norm_pair_backward},
-    {"batch_norm(Tensor x, Tensor? addend, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, "
-     "Tensor(b!)? running_var, int activation, bool save, float momentum, float eps) -> (Tensor, "
-     "Tensor, Tensor)",
-     batch_norm},
-    {"batch_norm_apply(Tensor x, Tensor mean, Tensor spread, Tensor? addend, Tensor? weight, "
-     "Tensor? bias, int activation, bool running, float eps) -> Tensor",
-     batch_norm_apply},
-    {"batch_norm_backward(Tensor dy, Tensor x, Tensor mean, Tensor spread, Tensor? y, Tensor? "
-     "addend, Tensor? weight, Tensor? bias, Tensor? c1, Tensor? c2, int activation, bool running, "
-     "float eps, int wanted) -> (Tensor, Tensor, Tensor, Tensor)",
-     batch_norm_gradients},
-    {"batch_norm_statistics(Tensor x) -> (Tensor, Tensor)", batch_norm_statistics},
-    {"norm_part_statistics(Tensor x, int axes, int options) -> (Tensor, Tensor)",
-     norm_part_statistics},
-    {"norm_apply(Tensor x, Tensor rstd, Tensor? mean, Tensor? weight, Tensor? bias, int axes, "
-     "int options) -> Tensor",
-     norm_apply},
-    {"norm_backward_statistics(Tensor dy, Tensor x, Tensor rstd, Tensor? mean, Tensor? weight, "
-     "int axes, int options) -> (Tensor, Tensor, Tensor, Tensor)",
-     norm_backward_statistics},
-    {"norm_backward_apply(Tensor dy, Tensor x, Tensor rstd, Tensor c2, Tensor? mean, "
-     "Tensor? c1, Tensor? weight, int axes, int options) -> Tensor",
-     norm_backward_apply},
-};
-
-enum { OPERATOR_COUNT = sizeof operators / sizeof *operators, NAME_ROOM = 32 };
-
-/* The name of an operator, which its schema begins with. */
-static const char *name_in(const char *schema, char name[NAME_ROOM]) {
-    size_t length = strcspn(schema, "(");
-    memcpy(name, schema, length);
-    name[length] = 0;
-    return name;
-}
-
-/* torch's records of planish's own operators: their definitions, and their kernels for the devices
- * that this torch has. They stay. */
-enum { KEY_COUNT = 2 };
-static const char *const keys[KEY_COUNT] = {"CPU", "CUDA"};
-static library_handle kernel_libraries[KEY_COUNT];
-
-static planish_status open_libraries(message error) {
-    if (torch.library_init_fragment("planish", "planish", 0, &planish_library) != 0) {
-        planish_library = NULL;
-        return fail(error, PLANISH_ERROR_DRIVER, "torch would not open the namespace planish: %s",
-                    torch_last_words());
-    }
-    const int count = torch_has_cuda((message){0}) == PLANISH_OK ? KEY_COUNT : 1;
-    for (int i = 0; i < count; i++)
-        if (torch.library_init_impl("planish", keys[i], "planish", 0, &kernel_libraries[i]) != 0) {
-            kernel_libraries[i] = NULL;
-            return fail(error, PLANISH_ERROR_DRIVER, "torch would not open planish for key %s: %s",
-                        keys[i], torch_last_words());
-        }
-    return PLANISH_OK;
-}
-
-static void close_libraries(void) {
-    for (int i = 0; i < KEY_COUNT; i++)
-        if (kernel_libraries[i]) {
-            torch.library_delete(kernel_libraries[i]);
-            kernel_libraries[i] = NULL;
-        }
-    if (planish_library)
-        torch.library_delete(planish_library);
-    planish_library = NULL;
-}
-
-static planish_status define_one(const char *schema, boxed_kernel kernel, message error) {
-    if (torch.library_define(planish_library, schema) != 0)
-        return fail(error, PLANISH_ERROR_DRIVER, "torch would not define planish::%s: %s", schema,
-                    torch_last_words());
-    char name[NAME_ROOM];
-    name_in(schema, name);
-    for (int i = 0; i < KEY_COUNT; i++)
-        if (kernel_libraries[i] &&
-            torch.library_implement(kernel_libraries[i], name, kernel, TORCH_BUILD_VERSION) != 0)
-            return fail(error, PLANISH_ERROR_DRIVER,
-                        "torch would not register planish::%s for key %s: %s", name, keys[i],
-                        torch_last_words());
-    return PLANISH_OK;
-}
-
-static planish_status define_all(message error) {
-    planish_status status = open_libraries(error);
-    for (int i = 0; i < OPERATOR_COUNT && status == PLANISH_OK; i++)
-        status = define_one(operators[i].schema, operators[i].kernel, error);
-    graph_form form;
-    char schema[GRAPH_SCHEMA_ROOM];
-    for (int i = 0; status == PLANISH_OK && graph_form_at(i, &form, schema); i++)
-        status = define_one(schema, form.kernel, error);
-    return status;
-}
-
-static planish_status define(void *context, message error) {
-    (void)context;
-    planish_status status = prepare(error);
-    if (status != PLANISH_OK || planish_library)
-        return status;
-    status = define_all(error);
-    if (status != PLANISH_OK)
-        close_libraries();
-    return status;
-}
-
-planish_status planish_torch_define(char *text, size_t bytes) {
-    return guarded(define, NULL, (message){text, bytes});
 }

@@ -25,10 +25,10 @@ void emulate_case(norm_case c);
 
 /*
  * The next case with stages around the norm, or of two norms at once (emulate_stages.c), in order
- * and shuffled, as above. They are few, and the only ones of their kernels: of every third share
- * all run, and of any other three times as many as of the others.
+ * and shuffled, as above. They are few, and the only ones of their kernels: of every fifth share
+ * all run, and of any other five times as many as of the others.
  */
-enum { STAGES_SHARE = 3 };
+enum { STAGES_SHARE = 5 };
 bool all_stages_run(void);
 bool next_of_stages(uint64_t *seed);
 void begin_run(schedule how);
