@@ -45,7 +45,7 @@ def gather(message: Tensor, group: dist.ProcessGroup) -> Tensor:
     if size == 1:
         return message[None]
     shape = (size, *message.shape)
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+    if _is_traced():
         # Functional collectives are what compilers and modes trace.
         functional = torch.ops._c10d_functional
         flat = functional.all_gather_into_tensor(message.reshape(-1), size, group.group_name)
@@ -76,16 +76,37 @@ def _count(norm: Norm, x: Tensor) -> int:
     return count // norm.pieces
 
 
+def _is_traced() -> bool:
+    return bool(torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack())
+
+
+_known: dict[tuple[float, torch.device], Tensor] = {}
+
+
+def _number(value: float, device: torch.device) -> Tensor:
+    """A number as a tensor of f64 and of one element. It is kept: else a kernel would write it on
+    a GPU in each call."""
+    found = _known.get((value, device))
+    if found is None:
+        with torch.inference_mode(False):
+            found = torch.full((1,), value, dtype=torch.float64, device=device)
+        captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        if not (_is_traced() or captured) and len(_known) < 1024:
+            _known[value, device] = found
+    return found
+
+
 def _statistics(norm: Norm, x: Tensor) -> list[Tensor]:
     """What a part sends: for each piece its elements, the mean, the sum of squares beside it."""
     count = _count(norm, x)
+    elements = _number(count, x.device)
     sent = []
     for piece in _pieces(x, norm.cut, norm.pieces):
         mean, m2 = torch.ops.planish.norm_part_statistics(piece, norm.axes, norm.options)
-        sent.append(m2.new_full((1,), count))
+        sent.append(elements)
         if mean is not None:  # that of nothing is NaN
-            sent.append(mean.flatten() if count else torch.zeros_like(mean).flatten())
-        sent.append(m2.flatten())
+            sent.append(mean.view(-1) if count else torch.zeros_like(mean).view(-1))
+        sent.append(m2.view(-1))
     return sent
 
 
@@ -94,25 +115,31 @@ def _merge(norm: Norm, x: Tensor, sent: Tensor) -> tuple[Tensor | None, Tensor, 
     of each part in a row's elements."""
     reduce = call.axes_of(norm.axes, 0)
     shape = [1 if axis in reduce else size for axis, size in enumerate(x.shape)]
-    sent = sent.reshape(sent.shape[0] * norm.pieces, sent.shape[1] // norm.pieces)
-    counts, rows = sent[:, :1], (sent.shape[1] - 1) // (1 if norm.rms else 2)
-    total = counts.sum()
-    shares = counts / total
-    mean, m2 = None, sent[:, -rows:] if rows else sent[:, 1:]
-    if not norm.rms:
-        means = sent[:, 1 : 1 + rows]
-        whole = (shares * means).sum(0)
-        m2 = m2 + counts * (means - whole).square()
-        mean = whole.view(shape)
-    rstd = (m2.sum(0) / total + norm.eps).rsqrt().view(shape)
-    return mean, rstd, shares
+    if norm.pieces > 1:
+        sent = sent.reshape(sent.shape[0] * norm.pieces, -1)
+    eps = _number(norm.eps, x.device)
+    if norm.rms:
+        whole = sent.sum(0)
+        count, m2 = whole[:1], whole[1:]
+        return None, torch.addcdiv(eps, m2, count).rsqrt_().view(shape), sent[:, :1] / count
+    rows = (sent.shape[1] - 1) // 2
+    counts, means, m2s = torch.split(sent, [1, rows, rows], 1)
+    count = counts.sum(0)
+    shares = counts / count
+    mean = (shares * means).sum(0)
+    m2 = torch.addcmul(m2s, counts, (means - mean).square_()).sum(0)
+    rstd = torch.addcdiv(eps, m2, count).rsqrt_()
+    return mean.view(shape), rstd.view(shape), shares
 
 
 def _gathered(sent: list[list[Tensor]], group: dist.ProcessGroup) -> list[Tensor]:
     """What every rank sent, for each norm: (ranks, length)."""
+    whole = [part for parts in sent for part in parts]
+    gathered = gather(whole[0] if len(whole) == 1 else torch.cat(whole), group)
+    if len(sent) == 1:
+        return [gathered]
     lengths = [sum(part.numel() for part in parts) for parts in sent]
-    message = torch.cat([part for parts in sent for part in parts])
-    return list(torch.split(gather(message, group), lengths, 1))
+    return list(torch.split(gathered, lengths, 1))
 
 
 # ---- Forward and backward ------------------------------------------------------------------------
@@ -139,7 +166,7 @@ def _backward_statistics(
         c1, c2, *made = torch.ops.planish.norm_backward_statistics(
             dy_piece, x_piece, rstd, mean, w, norm.axes, options
         )
-        sent += [c.flatten() for c in (c1, c2) if c is not None]
+        sent += [c.view(-1) for c in (c1, c2) if c is not None]
         for gradient, one in zip(gradients, made, strict=True):
             if one is not None:
                 gradient.append(one)
@@ -162,7 +189,9 @@ def _gradient(
 ) -> Tensor:
     """dx from c1 and c2 of all parts; `shares`: of each of the whole row."""
     x, weight, mean, rstd = saved
-    c = (shares * sent.reshape(sent.shape[0] * norm.pieces, -1)).sum(0)
+    if norm.pieces > 1:
+        sent = sent.reshape(sent.shape[0] * norm.pieces, -1)
+    c = (shares * sent).sum(0)
     c1, c2 = (None, c.view(rstd.shape)) if norm.rms else c.view(2, *rstd.shape).unbind()
     made = []
     of_weight = _of_parameter(norm, weight, x.dim())
