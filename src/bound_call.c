@@ -1,6 +1,7 @@
 #include "bound_call.h"
 
 #include <stdint.h>
+#include <stdlib.h>
 
 #include "devices.h"
 #include "kept_plans.h"
@@ -79,4 +80,28 @@ planish_status bound_call_run(const bound_call *call, const bound_call *second,
         return planish_plan_run(call->plan, &buffers, exec);
     const planish_buffers others = buffers_of_call(second);
     return planish_plan_pair_run(call->plan, second->plan, &buffers, &others, exec);
+}
+
+planish_status bound_call_whole(const planish_norm *op, planish_pass pass,
+                                const planish_tensors *tensors, planish_exec *exec, message error) {
+    bound_call call;
+    bound_stack stack;
+    void *on_heap = NULL;
+    planish_status status = bound_call_find(&call, op, pass, tensors, error);
+    if (status == PLANISH_OK && !is_on_gpu(&call)) {
+        const size_t bytes = bound_call_bytes(&call, NULL);
+        if (!bound_call_on_stack(&call, bytes, &stack, exec)) {
+            on_heap = malloc(bytes + BOUND_ALIGNMENT);
+            if (on_heap)
+                bound_call_use(on_heap, bytes, exec);
+            else
+                status = fail(error, PLANISH_ERROR_OUT_OF_MEMORY,
+                              "no memory for a workspace of %zu bytes", bytes);
+        }
+    }
+    if (status == PLANISH_OK)
+        status = bound_call_run(&call, NULL, exec);
+    free(on_heap);
+    bound_call_free(&call);
+    return status;
 }

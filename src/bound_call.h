@@ -51,4 +51,9 @@ void bound_call_use(void *memory, size_t bytes, planish_exec *exec);
 planish_status bound_call_run(const bound_call *call, const bound_call *second,
                               const planish_exec *exec);
 
+/* All of it, for a binding whose language throws nothing: on the CPU with a workspace on the stack
+ * or on the heap, on a GPU with exec's own. */
+planish_status bound_call_whole(const planish_norm *op, planish_pass pass,
+                                const planish_tensors *tensors, planish_exec *exec, message error);
+
 #endif

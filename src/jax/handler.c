@@ -1,13 +1,12 @@
 /* One call of XLA's: read, planned (or found), run. See planish_jax.h. */
 #include "planish_jax.h"
 
-#include <stdlib.h>
 
-#include "../kept_plans.h"
+#include "../bound_call.h"
 #include "attributes.h"
 #include "pool.h"
 
-enum { MESSAGE_BYTES = 512, CPU_ALIGNMENT = 64, STACK_WORKSPACE = 4096 };
+enum { MESSAGE_BYTES = 512 };
 
 /* The version of the interface whose functions are used (xla_ffi.h). */
 enum { FFI_MAJOR = 0, FFI_MINOR = 3 };
@@ -43,53 +42,6 @@ static xla_error *error_of(const xla_api *api, int32_t code, const char *sentenc
     return api->error_create(&(xla_error_create){sizeof(xla_error_create), NULL, sentence, code});
 }
 
-static planish_buffers buffers_of_views(const planish_tensors *views) {
-    const DLTensor *list[ROLE_COUNT];
-    void *data[ROLE_COUNT];
-    tensors_by_role(views, list);
-    for (int r = 0; r < ROLE_COUNT; r++)
-        data[r] = list[r] ? list[r]->data : NULL;
-    return buffers_of_roles(data);
-}
-
-/* On the CPU the workspace lies here or on the heap; on a GPU it is the call's last result. */
-static planish_status run_plan(const jax_call *call, const planish_plan *plan, planish_exec *exec,
-                               bool on_gpu, message error) {
-    _Alignas(CPU_ALIGNMENT) char on_stack[STACK_WORKSPACE];
-    const size_t wanted = planish_plan_workspace_bytes(plan);
-    void *on_heap = NULL;
-    exec->workspace = on_stack;
-    exec->workspace_bytes = sizeof on_stack;
-    if (on_gpu) {
-        exec->workspace = call->workspace ? call->workspace->data : NULL;
-        exec->workspace_bytes = call->workspace ? (size_t)call->workspace->dims[0] : 0;
-    } else if (wanted > sizeof on_stack) {
-        const size_t rounded = (wanted + CPU_ALIGNMENT - 1) / CPU_ALIGNMENT * CPU_ALIGNMENT;
-        exec->workspace = on_heap = aligned_alloc(CPU_ALIGNMENT, rounded);
-        exec->workspace_bytes = rounded;
-        if (!on_heap)
-            return fail(error, PLANISH_ERROR_OUT_OF_MEMORY,
-                        "no memory for a workspace of %zu bytes", wanted);
-    }
-    const planish_buffers buffers = buffers_of_views(&call->tensors);
-    const planish_status status = planish_plan_run(plan, &buffers, exec);
-    free(on_heap);
-    return status;
-}
-
-static planish_status run(const jax_call *call, planish_exec *exec, bool on_gpu, message error) {
-    const planish_plan *plan = kept_plan_for(&call->op, call->pass, &call->tensors);
-    if (plan)
-        return run_plan(call, plan, exec, on_gpu, error);
-    planish_plan *made = NULL;
-    planish_status status =
-        planish_plan_create(&call->op, call->pass, &call->tensors, &made, error.text, error.bytes);
-    if (status == PLANISH_OK)
-        status = run_plan(call, made, exec, on_gpu, error);
-    planish_plan_destroy(made);
-    return status;
-}
-
 /* XLA may not have placed buffers yet when kernels are loaded; it aligns them to this. */
 enum { XLA_ALIGNMENT = 256 };
 static void place_all(jax_call *call) {
@@ -103,7 +55,6 @@ static void place_all(jax_call *call) {
 static xla_error *run_on(const xla_frame *frame, DLDevice device, void *stream) {
     char text[MESSAGE_BYTES] = "";
     const message error = {text, sizeof text};
-    const bool on_gpu = device.device_type == kDLCUDA;
     planish_exec exec = {
         .struct_size = sizeof exec,
         .parallel_for = pool_parallel_for,
@@ -118,8 +69,12 @@ static xla_error *run_on(const xla_frame *frame, DLDevice device, void *stream) 
     planish_status status = jax_call_read(&call, frame, device, error);
     if (status == PLANISH_OK && exec.load_only)
         place_all(&call);
+    if (status == PLANISH_OK && call.workspace) { /* of a GPU: the call's last result */
+        exec.workspace = call.workspace->data;
+        exec.workspace_bytes = (size_t)call.workspace->dims[0];
+    }
     if (status == PLANISH_OK)
-        status = run(&call, &exec, on_gpu, error);
+        status = bound_call_whole(&call.op, call.pass, &call.tensors, &exec, error);
     return status == PLANISH_OK ? NULL : error_of(frame->api, code_of(status), text);
 }
 

@@ -95,26 +95,7 @@ planish_status run_call(norm_run *run, const planish_norm *op, planish_pass pass
                         const planish_tensors *tensors) {
     ort_pool pool = {run->kernel->api, run->context};
     planish_exec exec = exec_of(run, &pool);
-    bound_call call;
-    bound_stack stack;
-    void *on_heap = NULL;
-    planish_status status = bound_call_find(&call, op, pass, tensors, run->error);
-    if (status == PLANISH_OK) {
-        const size_t bytes = bound_call_bytes(&call, NULL);
-        if (!bound_call_on_stack(&call, bytes, &stack, &exec)) {
-            on_heap = malloc(bytes + BOUND_ALIGNMENT);
-            if (on_heap)
-                bound_call_use(on_heap, bytes, &exec);
-            else
-                status = fail(run->error, PLANISH_ERROR_OUT_OF_MEMORY,
-                              "no memory for a workspace of %zu bytes", bytes);
-        }
-    }
-    if (status == PLANISH_OK)
-        status = bound_call_run(&call, NULL, &exec);
-    free(on_heap);
-    bound_call_free(&call);
-    return status;
+    return bound_call_whole(op, pass, tensors, &exec, run->error);
 }
 
 const DLTensor *run_tensor(const norm_run *run, slot s) {
