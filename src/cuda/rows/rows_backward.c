@@ -262,8 +262,10 @@ int backward_geometry(cuda_spec *spec, int cols, int x_bytes, int dy_bytes, int 
     c->width = r.width;
     spec->cluster = c->rows = c->ring_slots = spec->min_blocks = 1;
     c->dsum_in_ring = 0;
-    /* dy goes through an activation in registers; tiles have no room for dsum. */
-    const bool plain = spec->activation == PLANISH_IDENTITY && spec->type[ROLE_DSUM] == DTYPE_NONE;
+    /* dy goes through an activation in registers; tiles have no room for dsum, and do not know of
+     * halves of a backward. */
+    const bool plain = spec->activation == PLANISH_IDENTITY &&
+                       spec->type[ROLE_DSUM] == DTYPE_NONE && !rows_are_parts(spec);
     if (plain && !is_double && is_tiled(t, spec, cols)) {
         tiled_geometry(t, spec, cols);
         return 1;
