@@ -15,14 +15,13 @@
 
 enum { MOST_COLS = 1 << 30 };
 
-/* The family that knows a norm by given moments. */
-static const cuda_family *const apply_families[] = {&batch_family, NULL};
+/* The families that know a norm of which each device has a part, and one by given moments. */
+static const cuda_family *const part_families[] = {&rows_family, NULL};
+static const cuda_family *const apply_families[] = {&rows_family, &batch_family, NULL};
 
 /* Whether the families of kernels that are fast at some problems are asked at all. */
 static bool may_be_fast(const problem *p) {
-    return (p->pass == PLANISH_FORWARD || p->pass == PLANISH_BACKWARD ||
-            p->pass == PLANISH_APPLY) &&
-           p->cols >= 1 && p->cols <= MOST_COLS;
+    return p->pass != PLANISH_BACKWARD_FROM_Y && p->cols >= 1 && p->cols <= MOST_COLS;
 }
 
 /* A plan of nothing yet. */
@@ -138,15 +137,22 @@ bool cuda_plan_knows(const cuda_plan *plan, const problem *p, const char **unkno
            cuda_family_of(plan) == &batch_family;
 }
 
-/* By the kernels of batches; else halves of a backward by the general ones, the rest by none. */
+/* By the kernels of batches, or halves of a backward by those of rows; else these by the general
+ * ones, the rest by none. */
 static void plan_batch(cuda_plan *plan, const planning *of) {
-    if (!may_be_fast(of->problem) || ask(plan, &batch_family, of->problem, of->limits))
-        ask(plan, &general_family, of->problem, of->limits);
+    const problem *p = of->problem;
+    if (may_be_fast(p) &&
+        ((problem_is_half(p) && first_of(plan, part_families, p, of->limits)) ||
+         (p->pass != PLANISH_BACKWARD_STATISTICS && !ask(plan, &batch_family, p, of->limits))))
+        return;
+    ask(plan, &general_family, p, of->limits);
 }
 
 /* Those that are asked about a norm alone. */
 static const cuda_family *const *families_of_norms(const problem *p) {
-    return p->pass == PLANISH_APPLY ? apply_families : cuda_fast_families;
+    return p->pass == PLANISH_APPLY                           ? apply_families
+           : p->pass == PLANISH_STATISTICS || has(p, ROLE_C2) ? part_families
+                                                              : cuda_fast_families;
 }
 
 static const cuda_family *general_family_of(const problem *p) {
@@ -190,9 +196,8 @@ void cuda_why_general(const problem *p, const cuda_limits *limits, text *to) {
     const char *separator = "";
     const planning of = {&unused, p, &norm, limits};
     if (!may_be_fast(p)) {
-        append(to, p->pass == PLANISH_STATISTICS || p->pass == PLANISH_BACKWARD_FROM_Y
-                       ? "pass is neither PLANISH_FORWARD nor PLANISH_BACKWARD"
-                       : "rows have no elements, or more than 2^30");
+        append(to, p->pass == PLANISH_BACKWARD_FROM_Y ? "pass is PLANISH_BACKWARD_FROM_Y"
+                                                      : "rows have no elements, or more than 2^30");
         return;
     }
     const bool has_stages = problem_has_stages(p);

@@ -14,7 +14,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
 ROLES = ("x", "weight", "bias", "y", "mean", "rstd", "m2", "dy", "dx", "dweight", "dbias")
-MOST_ROLES = 32  #: with those of the stages around a norm, which the shim's plans do not have
+MOST_ROLES = 64  #: with those of the stages around a norm, which the shim's plans do not have
 DTYPES = ("f32", "f16", "bf16", "f64", "none")
 FORWARD, BACKWARD, FROM_Y, STATISTICS, APPLY = range(5)
 LAYER, RMS = 0, 1

@@ -34,6 +34,7 @@ from gpu_shim import (
     Plan,
     ShimError,
 )
+from part_plans import part_plans
 from stage_plans import stage_plans
 
 ARCHS = (80, 89, 90, 100, 120)
@@ -113,16 +114,8 @@ def cases() -> list[tuple[str, int, int, int, dict[str, str], int]]:
                     16,
                 )
             )
-            out.append(
-                (
-                    f"{word} {cols} bare",
-                    direction,
-                    LAYER,
-                    cols,
-                    without(same("f16", direction), "weight", "bias", "dweight", "dbias"),
-                    16,
-                )
-            )
+            bare = without(same("f16", direction), "weight", "bias", "dweight", "dbias")
+            out.append((f"{word} {cols} bare", direction, LAYER, cols, bare, 16))
             for access in (2, 4, 8):
                 out.append(
                     (
@@ -317,6 +310,7 @@ def plans(arch: int) -> Iterator[tuple[str, Plan, int]]:
     yield from gelu_plans(arch)
     yield from stage_plans(arch)
     yield from dsum_plans(arch)
+    yield from part_plans(arch)
 
 
 def compile_case(arch: int, index: int) -> tuple[int, list[str]]:

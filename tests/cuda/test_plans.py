@@ -184,8 +184,10 @@ def test_a_general_plan_says_why() -> None:
     for family in ("rows", "channels", "rows at several strides", "groups"):
         assert f"kernels of {family} do not take " in why
     statistics = {role: types[role] for role in ("x", "mean")} | {"m2": "f32"}
-    plan = Plan(gpu_shim.STATISTICS, LAYER, 8, 1024, statistics, arch=90)
-    assert plan.why_general() == "pass is neither PLANISH_FORWARD nor PLANISH_BACKWARD"
+    assert Plan(gpu_shim.STATISTICS, LAYER, 8, 1024, statistics, arch=90).why_general() == ""
+    from_y = dict.fromkeys(("y", "dy", "dx"), "f16") | {"rstd": "f32"}
+    plan = Plan(gpu_shim.FROM_Y, LAYER, 8, 1024, from_y, arch=90)
+    assert plan.why_general() == "pass is PLANISH_BACKWARD_FROM_Y"
 
 
 def is_activated(direction: int, cols: int, dtype: str, arch: int) -> bool:

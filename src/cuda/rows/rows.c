@@ -57,6 +57,8 @@ static void backward_plan(cuda_plan *plan, const problem *p) {
     plan->main.kernel = CUDA_BACKWARD;
     /* The slope of ReLU jumps: what a mean lost shows there in 16 bits, too. */
     spec->correct = !problem_hides_rounding(p) || p->activation == PLANISH_RELU;
+    if (rows_are_parts(spec)) /* all the digits that a mean has, and nothing that it lost */
+        spec->correct = p->dtypes[ROLE_MEAN] == DTYPE_F64 && !spec->real_double;
     spec->want_dweight = has(p, ROLE_DWEIGHT);
     spec->want_dbias = has(p, ROLE_DBIAS);
     if (one_read(spec, p, limits)) {
@@ -76,7 +78,7 @@ static void backward_plan(cuda_plan *plan, const problem *p) {
         cuda_plan_finish(plan, p, cols * (int)slices, partials / slices);
         plan->partials = partials;
     }
-    if (p->activation == PLANISH_IDENTITY)
+    if (p->activation == PLANISH_IDENTITY && !rows_are_parts(spec))
         cooperative_geometry(plan, most(x_bytes, dy_bytes), limits);
 }
 
@@ -92,7 +94,8 @@ static void rows_plan(cuda_plan *plan, const problem *p) {
     c->levels = most(1, plan->places.levels);
     c->sliced = plan->places.slices > 0;
     spec->cooperating_blocks = 1;
-    if (p->pass == PLANISH_FORWARD) {
+    spec->pass = p->pass == PLANISH_BACKWARD ? 0 : p->pass;
+    if (p->pass == PLANISH_FORWARD || p->pass == PLANISH_STATISTICS || p->pass == PLANISH_APPLY) {
         int x_bytes = dtype_bytes(p->dtypes[ROLE_X]);
         plan->main.kernel = CUDA_FORWARD;
         forward_geometry(plan, (int)p->cols, x_bytes, spec->real_double, &plan->limits);
@@ -100,7 +103,8 @@ static void rows_plan(cuda_plan *plan, const problem *p) {
         /* Registers for the normal distribution, beside those of rows within a warp. */
         if (p->activation == PLANISH_GELU && c->threads_per_row <= WARP)
             spec->min_blocks = most(1, spec->min_blocks * 3 / 4);
-        cooperative_geometry(plan, x_bytes, &plan->limits);
+        if (!rows_are_parts(spec))
+            cooperative_geometry(plan, x_bytes, &plan->limits);
         if (c->groups)
             group_rows_geometry(plan, x_bytes);
     } else {
@@ -117,6 +121,17 @@ static bool is_too_long(const cuda_plan *plan, const problem *p) {
         return false;
     cuda_spec_describe(&spec, p);
     return !one_read(&spec, p, &plan->limits);
+}
+
+/* What these kernels do not take of a norm of which each device has a part. The statistics of f64
+ * are made with all digits elsewhere: sums about an outlier that a thread met would lack some. */
+static const char *why_no_part(const cuda_plan *plan, const problem *p) {
+    if (p->pass == PLANISH_STATISTICS && plan->main.real_double)
+        return "statistics of f64";
+    if (has(p, ROLE_C1) && plan->stride[ROLE_C1] * dtype_bytes(p->dtypes[ROLE_C1]) !=
+                               plan->stride[ROLE_C2] * dtype_bytes(p->dtypes[ROLE_C2]))
+        return "c1 and c2 of unlike strides";
+    return plan->main.kernel == CUDA_APPLY ? "half a backward of rows so long" : NULL;
 }
 
 /*
@@ -160,7 +175,7 @@ static const char *rows_plan_make(cuda_plan *plan, const problem *given) {
     for (int r = 0; r < ROLE_COUNT; r++)
         plan->stride[r] = p->kept_count ? kept_stride(p, 0, r) : 0;
     rows_plan(plan, p);
-    return NULL;
+    return rows_are_parts(&plan->main) ? why_no_part(plan, p) : NULL;
 }
 
 /* Kernels of rows in one read by blocks that do not wait for each other know of levels and slices,
@@ -201,6 +216,22 @@ bool group_rows_plan_make(cuda_plan *plan, const problem *p, const image_view *v
     return true;
 }
 
+static const char *name_of_pass(const cuda_spec *spec) {
+    switch (spec->pass) {
+    case PLANISH_STATISTICS:
+        return "statistics";
+    case PLANISH_APPLY:
+        return "apply";
+    case PLANISH_BACKWARD_STATISTICS:
+        return "backward statistics";
+    default:
+        return spec->kernel == CUDA_FORWARD        ? "forward"
+               : spec->kernel == CUDA_APPLY        ? "backward (two reads)"
+               : spec->type[ROLE_C2] != DTYPE_NONE ? "backward apply"
+                                                   : "backward";
+    }
+}
+
 static int rows_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
     const cuda_spec *spec = plan->cooperative.kernel >= 0 ? &plan->cooperative : &plan->main;
     const rows_constants *c = &spec->rows;
@@ -211,13 +242,9 @@ static int rows_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
     return snprintf(text, bytes,
                     "cuda %s %s %lldx%lld: %d lanes x %d chunks of %d, %d rows at a time, "
                     "%d warps, cluster %d, group %d%s",
-                    c->groups ? "groups" : "rows",
-                    spec->kernel == CUDA_FORWARD ? "forward"
-                    : spec->kernel == CUDA_APPLY ? "backward (two reads)"
-                                                 : "backward",
-                    (long long)plan->rows, (long long)plan->cols, c->threads_per_row,
-                    c->chunks_per_thread, c->width, rows_at_a_time(spec), c->warps, spec->cluster,
-                    spec->cooperating_blocks, cut);
+                    c->groups ? "groups" : "rows", name_of_pass(spec), (long long)plan->rows,
+                    (long long)plan->cols, c->threads_per_row, c->chunks_per_thread, c->width,
+                    rows_at_a_time(spec), c->warps, spec->cluster, spec->cooperating_blocks, cut);
 }
 
 const cuda_family rows_family = {

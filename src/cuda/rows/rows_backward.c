@@ -142,6 +142,7 @@ typedef struct backward_row {
     int bytes;     /* of an element of x or dy, whichever is larger */
     int all_bytes; /* of one of each */
     int is_double;
+    bool in_parts; /* no output waits for the sums: a row keeps to one block where that holds it */
     const cuda_limits *limits;
 } backward_row;
 
@@ -186,7 +187,8 @@ static int elements_of_thread(const cuda_spec *spec, const backward_row *r) {
 static spread even_spread(const backward_row *r, int elements) {
     const rows_backward_tuning *t = &r->limits->tuning->rows_backward;
     const cuda_limits *limits = r->limits;
-    const int longest = least(t->cluster_cols - 1, t->threads * elements);
+    const int longest =
+        least(r->in_parts ? t->cluster_cols : t->cluster_cols - 1, t->threads * elements);
     int block_cols = r->is_double ? t->block_cols / 2 : t->block_cols;
     if (elements == t->elements && (r->cols <= t->cluster_cols || r->cols > 2 * t->cluster_cols))
         block_cols *= 2; /* in between that would leave threads without columns */
@@ -221,7 +223,8 @@ static int blocks_geometry(cuda_spec *spec, const backward_row *r) {
     spread s = even_spread(r, elements);
     if (!s.lanes)
         return 0;
-    if (halves && r->cols > t->spread_cols && r->cols < 2 * t->cluster_cols && t->is_spread) {
+    if (halves && r->cols > t->spread_cols && r->cols < 2 * t->cluster_cols && t->is_spread &&
+        !(r->in_parts && s.cluster == 1)) {
         improve_spread(t, &s, r->chunks, limits->max_cluster, (dtype)spec->type[ROLE_X]);
         if (limits->max_cluster >= 8)
             many_teams(t, &s, r->chunks);
@@ -256,14 +259,17 @@ int backward_geometry(cuda_spec *spec, int cols, int x_bytes, int dy_bytes, int 
                       .bytes = most(x_bytes, dy_bytes),
                       .all_bytes = x_bytes + dy_bytes,
                       .is_double = is_double,
+                      .in_parts = rows_are_parts(spec),
                       .limits = limits};
     r.width = chunk_width(cols, r.bytes, is_double ? 2 : 8);
     r.chunks = cols / r.width;
     c->width = r.width;
     spec->cluster = c->rows = c->ring_slots = spec->min_blocks = 1;
     c->dsum_in_ring = 0;
-    /* dy goes through an activation in registers; tiles have no room for dsum. */
-    const bool plain = spec->activation == PLANISH_IDENTITY && spec->type[ROLE_DSUM] == DTYPE_NONE;
+    /* dy goes through an activation in registers; tiles have no room for dsum, and do not know of
+     * halves of a backward. */
+    const bool plain = spec->activation == PLANISH_IDENTITY &&
+                       spec->type[ROLE_DSUM] == DTYPE_NONE && !rows_are_parts(spec);
     if (plain && !is_double && is_tiled(t, spec, cols)) {
         tiled_geometry(t, spec, cols);
         return 1;

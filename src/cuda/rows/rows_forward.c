@@ -245,6 +245,15 @@ static int is_special(cuda_spec *spec, int cols, int chunks, const cuda_limits *
     return 1;
 }
 
+/* What is given its moments waits for no sums, and has no use for shared memory. */
+static void read_once(cuda_plan *plan) {
+    rows_constants *c = &plan->main.rows;
+    if (c->hold == HOLD_IN_SHARED)
+        c->hold = READ_AGAIN;
+    c->ring_slots = 0;
+    plan->turns = 0;
+}
+
 void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_double,
                       const cuda_limits *limits) {
     const rows_forward_tuning *t = &plan->limits.tuning->rows_forward;
@@ -259,13 +268,16 @@ void forward_geometry(cuda_plan *plan, int cols, int x_bytes, int is_double,
     c->width = r.width;
     spec->cluster = c->rows = 1;
     c->hold = HOLD_IN_REGISTERS;
-    if (x_bytes == 2 && !is_double && !c->groups && is_special(spec, cols, r.chunks, limits))
+    if (x_bytes == 2 && !is_double && !c->groups && !rows_are_parts(spec) &&
+        is_special(spec, cols, r.chunks, limits))
         return;
     c->threads_per_row = warps_lanes(spec, &r, &vecs);
     if (!c->threads_per_row)
         c->threads_per_row = blocks_lanes(spec, &r, &vecs);
     c->chunks_per_thread = vecs;
     ring_and_blocks(plan, &r);
+    if (spec->pass == PLANISH_APPLY)
+        read_once(plan);
 }
 
 void group_rows_geometry(cuda_plan *plan, int x_bytes) {

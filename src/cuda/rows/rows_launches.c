@@ -127,6 +127,11 @@ row_forward_args rows_forward_arguments(const cuda_plan *plan, void *const b[ROL
                              .y_slice = slice_bytes(plan, ROLE_Y),
                              .mean_slice = slice_bytes(plan, ROLE_MEAN),
                              .rstd_slice = slice_bytes(plan, ROLE_RSTD)};
+    if (plan->main.pass == PLANISH_STATISTICS) {
+        args.m2 = b[ROLE_M2];
+        args.m2_stride = row_bytes(plan, ROLE_M2);
+        args.eps_is_small = 1; /* what will be added to the variance is not known yet */
+    }
     set_jumps(plan, ROLE_X, args.x_jump);
     set_jumps(plan, ROLE_Y, args.y_jump);
     return args;
@@ -195,6 +200,12 @@ row_backward_args rows_backward_arguments(const cuda_plan *plan, void *const b[R
                               .bias_slice = slice_bytes(plan, ROLE_BIAS),
                               .dweight_slice = slice_bytes(plan, ROLE_DWEIGHT),
                               .dbias_slice = slice_bytes(plan, ROLE_DBIAS)};
+    if (rows_are_parts(spec)) {
+        args.c1 = b[ROLE_C1];
+        args.c2 = b[ROLE_C2];
+        args.c_stride = row_bytes(plan, ROLE_C2);
+        args.c_turn = turn * row_bytes(plan, ROLE_C2);
+    }
     set_jumps(plan, ROLE_X, args.x_jump);
     set_jumps(plan, ROLE_DY, args.dy_jump);
     set_jumps(plan, ROLE_DX, args.dx_jump);

@@ -27,8 +27,8 @@ static bool may_pair(const cuda_plan *plan) {
     const cuda_spec *spec = &plan->main;
     const rows_constants *c = &spec->rows;
     return (spec->kernel == CUDA_FORWARD || spec->kernel == CUDA_BACKWARD) && spec->cluster == 1 &&
-           plan->cooperative.kernel < 0 && !plan->sum.problem && !c->groups &&
-           c->variant == ROWS_PLAIN && c->threads_per_row <= WARP &&
+           plan->cooperative.kernel < 0 && !rows_are_parts(spec) && !plan->sum.problem &&
+           !c->groups && c->variant == ROWS_PLAIN && c->threads_per_row <= WARP &&
            c->threads_per_row * c->chunks_per_thread * c->width == c->cols &&
            all_rows(plan) <= MOST_ROWS;
 }

@@ -14,6 +14,10 @@ bool rows_are_backward(const cuda_spec *s) {
            s->kernel == CUDA_MODULATED_BACKWARD;
 }
 
+bool rows_are_parts(const cuda_spec *s) {
+    return s->pass != PLANISH_FORWARD || s->type[ROLE_C2] != DTYPE_NONE;
+}
+
 bool rows_slices_are_last(const cuda_spec *s) {
     return s->kernel == CUDA_MODULATED_FORWARD || s->kernel == CUDA_MODULATED_BACKWARD;
 }

@@ -12,6 +12,10 @@ enum { CUDA_LONG_PIECE = 8192 };
 bool rows_are_forward(const cuda_spec *spec);
 bool rows_are_backward(const cuda_spec *spec);
 
+/* Whether this is a pass over rows of which each device has a part: statistics, or what follows of
+ * statistics that are given. */
+bool rows_are_parts(const cuda_spec *spec);
+
 /* Whether slices of rows are samples, one after the other on a grid's second axis, and not beside
  * each other on its first: as was faster (docs/notebook/033). */
 bool rows_slices_are_last(const cuda_spec *spec);

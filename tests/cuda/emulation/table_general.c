@@ -3,7 +3,8 @@
 
 #include "tables.h"
 
-/* The passes that have no other kernels, over rows. */
+/* The passes but FORWARD and BACKWARD alone; of dense rows others take all but that from y
+ * (table_parts.c). */
 void table_other_passes(void) {
     static const int64_t shapes[][2] = {{37, 100}, {5, 1030}, {67, 5}};
     set_device(90, 2);
@@ -11,8 +12,10 @@ void table_other_passes(void) {
         for (int i = 0; i < 6; i++) {
             norm_case c = rows_of(pass, i % 2 ? PLANISH_RMS : PLANISH_LAYER, shapes[i % 3][0],
                                   shapes[i % 3][1], types[i % 4]);
-            if (pass >= PLANISH_STATISTICS)
+            if (pass >= PLANISH_STATISTICS) {
                 c.stats = F64;
+                c.in = c.out = INNER_STRIDE_2;
+            }
             if (pass == PLANISH_BACKWARD_STATISTICS) {
                 c.given = SHIFTED;
                 c.distance = .5;

@@ -82,6 +82,10 @@ void table_given_rows(void);
 void table_given_images(void);
 void table_given_otherwise(void);
 
+/* table_parts.c */
+void table_parts(void);
+void table_parts_otherwise(void);
+
 /* table_stages.c */
 void table_stages_forward(void);
 void table_stages_quantised(void);

@@ -82,6 +82,8 @@ int main(int argc, char **argv) {
         {"pairs", table_pairs},
         {"batch", table_batch},
         {"batch otherwise", table_batch_otherwise},
+        {"parts", table_parts},
+        {"parts otherwise", table_parts_otherwise},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (!only[0] || !strcmp(only, tables[i].name))

@@ -18,9 +18,16 @@ typedef struct pair_place {
 
 typedef struct row_forward_args {
     const void *x, *weight, *bias;
-    void *y, *mean, *rstd;
-    i64 rows, x_stride, y_stride, mean_stride, rstd_stride; /* from row to row */
-    i64 row_turn, x_turn, y_turn;                           /* from turn to turn of a team */
+    void *y, *mean;
+    union {
+        void *rstd;
+        void *m2; /* of statistics alone */
+    };
+    i64 rows, x_stride, y_stride, mean_stride; /* from row to row */
+    union {
+        i64 rstd_stride, m2_stride;
+    };
+    i64 row_turn, x_turn, y_turn; /* from turn to turn of a team */
     double eps;
     float eps_rounded;
     u32 eps_is_small; /* below 1e-30: squares may have to be scaled up */
@@ -39,13 +46,24 @@ typedef struct row_backward_args {
     void *dweight, *dbias;                                        /* alone */
     i64 x_stride, dy_stride, dx_stride, mean_stride, rstd_stride; /* from row to row */
     i64 x_turn, dy_turn, dx_turn, mean_turn, rstd_turn;           /* from turn to turn of a team */
-    u32 turns, rest;  /* of the rows: whole turns, and rows of the last */
-    u32 zero;         /* 0, which the compiler cannot know */
-    u32 alone;        /* no other block has rows */
-    u64 *mail;        /* COOPERATING_BLOCKS > 1: a line for each group */
-    const void *bias; /* with an activation */
-    const void *dsum;
-    i64 dsum_stride, dsum_turn;
+    u32 turns, rest; /* of the rows: whole turns, and rows of the last */
+    u32 zero;        /* 0, which the compiler cannot know */
+    u32 alone;       /* no other block has rows */
+    u64 *mail;       /* COOPERATING_BLOCKS > 1: a line for each group */
+    union {
+        const void *bias; /* with an activation */
+        void *c1;         /* of half a backward, which has neither this nor dsum */
+    };
+    union {
+        const void *dsum;
+        void *c2;
+    };
+    union {
+        i64 dsum_stride, c_stride;
+    };
+    union {
+        i64 dsum_turn, c_turn;
+    };
     row_levels levels;
     i64 row_turn;                          /* from turn to turn */
     i64 x_jump[2], dy_jump[2], dx_jump[2]; /* rows/row_levels.cu */

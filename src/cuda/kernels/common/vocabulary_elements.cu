@@ -77,6 +77,16 @@ template <int TYPE> __device__ __forceinline__ real load_element(const void *bas
     return element<TYPE>(load_chunk<B, B>((const char *)base + index * B).word, 0);
 }
 
+/* A number of f64, which only that keeps whole. */
+template <int TYPE> __device__ __forceinline__ void store_f64(void *address, double v) {
+    if constexpr (TYPE == F64) {
+        const u64 bits = (u64)__double_as_longlong(v);
+        store_chunk<8, 8>(address, chunk<8>{{(u32)bits, (u32)(bits >> 32)}});
+    } else {
+        store_element<TYPE>(address, 0, (real)v);
+    }
+}
+
 /* high + low, of which f64 keeps both. */
 template <int TYPE>
 __device__ __forceinline__ void store_pair(void *address, real high, real low) {

@@ -39,7 +39,10 @@
  *
  * An activation behind the norm (backward_activation.cu): dy stands for dy * f'(z) above.
  *
- * Constants: KIND ACTIVATION COLS X_TYPE DY_TYPE DX_TYPE WEIGHT_TYPE BIAS_TYPE MEAN_TYPE RSTD_TYPE DWEIGHT_TYPE
+ * PASS 5: rows of which each device has a part: c1 and c2 of this one are written, and no dx; or they are given
+ * (TYPES of c2), and nothing is summed but columns (backward_halves.cu). Else PASS is 0.
+ *
+ * Constants: PASS KIND ACTIVATION COLS X_TYPE DY_TYPE DX_TYPE WEIGHT_TYPE BIAS_TYPE MEAN_TYPE RSTD_TYPE DWEIGHT_TYPE
  * DBIAS_TYPE WEIGHT_OFFSET WIDTH THREADS_PER_ROW CHUNKS_PER_THREAD ROWS WARPS TEAMS CLUSTER COOPERATING_BLOCKS HOLD
  * RING_SLOTS DELAY CORRECT MIN_BLOCKS LEVELS SLICED DSUM_TYPE DSUM_ACCESS DSUM_IN_RING WANT_DWEIGHT WANT_DBIAS
  * VARIANT, with it PLANES, DENSE (1 x, 2 dy, 4 dx), and the alignments X_ACCESS DY_ACCESS DX_ACCESS WEIGHT_ACCESS

@@ -6,13 +6,27 @@ struct row_factors {
     real back;                               /* what delta takes from xhat */
 };
 
-__device__ __forceinline__ row_factors factors_of(const real *sum, stored_mean mean, real rstd) {
+/* The means of g and of g * xhat, and what the saved mean lacks. */
+struct row_means {
+    real c1, c2, delta;
+};
+
+__device__ __forceinline__ row_means means_of(const real *sum, stored_mean mean, real rstd) {
     const real delta = LAYER && CORRECT ? rest_of_mean(mean, sum[2] * (real)(1.0 / COLS)) : 0;
     const real c1 = LAYER ? sum[0] * (real)(1.0 / COLS) : 0;
     const real both = LAYER && CORRECT ? multiply_add(-delta, sum[0], sum[1]) : sum[1];
     const real c2 = both * (real)(1.0 / COLS) * rstd;
+    return {c1, c2, delta};
+}
+
+__device__ __forceinline__ row_factors factors_from(real c1, real c2, real delta, stored_mean mean, real rstd) {
     return {(real)mean, delta, rstd, SHORT_RANGE ? -c2 * rstd * rstd : -c2 * rstd, -c1 * rstd,
             -delta * rstd};
+}
+
+__device__ __forceinline__ row_factors factors_of(const real *sum, stored_mean mean, real rstd) {
+    const row_means m = means_of(sum, mean, rstd);
+    return factors_from(m.c1, m.c2, m.delta, mean, rstd);
 }
 
 /* dx of an element, whose part of its column's sums is added. */

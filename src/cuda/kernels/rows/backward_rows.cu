@@ -32,7 +32,9 @@ constexpr bool RINGED = RING_SLOTS > 0;
 /* Elements that asynchronous copies cannot move go through registers, if there is a ring at all. */
 constexpr bool COPIES = RINGED && X_ACCESS >= 4 && DY_ACCESS >= 4 && X_BYTES >= 4 && DY_BYTES >= 4 &&
                         (!HAS_DSUM || (DSUM_ACCESS >= 4 && DSUM_BYTES >= 4));
-constexpr bool SUMS = LAYER || WANT_DX;
+/* Half a backward of rows of which each device has a part: c1 and c2 are wanted, or given (backward_halves.cu). */
+constexpr bool MAKES_C = PASS == 5, TAKES_C = !MAKES_C && TYPES[ROLE_C2] != NONE, IN_HALVES = MAKES_C || TAKES_C;
+constexpr bool SUMS = (LAYER || WANT_DX || MAKES_C) && !TAKES_C;
 constexpr bool AGAIN = HOLD == HOLD_IN_RING && RINGED && !WITHIN_WARP && !COOPERATIVE; /* read twice */
 constexpr bool SHORT_RANGE = X_TYPE == F16 && sizeof(real) == 4;
 /* Where the gradient of the residual stream waits for its row's output. */
@@ -53,6 +55,7 @@ extern __shared__ __align__(128) unsigned char dynamic_shared[];
 #include "backward_output.cu"
 #include "backward_cooperative.cu"
 #include "backward_activation.cu"
+#include "backward_halves.cu"
 #include "backward_teams.cu"
 #include "row_tiles.cu"
 #include "row_runs.cu"

@@ -45,6 +45,9 @@ __device__ __forceinline__ void team_rows(const row_args &args, team_state &t, i
     stored_mean next_mean[ROWS];
     stored_rstd next_rstd[ROWS];
     statistics_of(args, t, 0, next_mean, next_rstd);
+    row_halves halves;
+    halves.begin(args, row);
+    halves.ask(args, t, 0);
 
     int ring_slot = 0;
     for (int turn = 0; turn < block_turns; turn++) {
@@ -62,6 +65,8 @@ __device__ __forceinline__ void team_rows(const row_args &args, team_state &t, i
             rstd[u] = (real)next_rstd[u];
         }
         statistics_of(args, t, turn + 1, next_mean, next_rstd);
+        halves.take();
+        halves.ask(args, t, turn + 1);
         weights.forget_all(args.zero);
         if constexpr (ACTIVE) {
             bias.forget_all(args.zero);
@@ -93,7 +98,8 @@ __device__ __forceinline__ void team_rows(const row_args &args, team_state &t, i
             }
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
-            const row_factors f = factors_of(sum[u], mean[u], rstd[u]);
+            const row_factors f = halves.factors(u, sum[u], mean[u], rstd[u]);
+            halves.put(args, t, turn, u, sum[u], mean[u], rstd[u]);
             dx_in_memory to = {dx + u * PER_WARP * args.dx_stride, turn < t.turns[u]};
             if constexpr (LEVELLED)
                 to.first = dx + row_begin(args.levels, row + u * PER_WARP, args.dx_stride, args.dx_jump);
@@ -112,6 +118,7 @@ __device__ __forceinline__ void team_rows(const row_args &args, team_state &t, i
             t.next_s += args.dsum_turn;
         ring_slot = ring_slot + 1 >= RING_SLOTS ? 0 : ring_slot + 1;
         room = both_rooms - room;
+        halves.go_on(args);
         if (LEVELLED)
             row += args.row_turn;
         else

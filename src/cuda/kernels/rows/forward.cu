@@ -35,11 +35,15 @@
  * GROUPS > 0: rows are groups of channels, GROUPS of them before the first comes again; weight and bias
  * have an element for each PIXELS of the row, and the row's own.
  *
- * Constants: KIND ACTIVATION COLS X_TYPE Y_TYPE WEIGHT_TYPE BIAS_TYPE MEAN_TYPE RSTD_TYPE WEIGHT_OFFSET WIDTH
- * THREADS_PER_ROW GROUPS PIXELS CHUNKS_PER_THREAD ROWS WARPS CLUSTER COOPERATING_BLOCKS HOLD RING_SLOTS DELAY EARLY
- * MIN_BLOCKS LEVELS SLICED VARIANT, with that HELD_AS_WORDS and DENSE (1: the rows of x follow each other without a
- * gap, 2: those of y), and alignments in bytes: X_ACCESS Y_ACCESS WEIGHT_ACCESS BIAS_ACCESS (with DENSE, of the
- * first row).
+ * Constants: PASS KIND ACTIVATION COLS X_TYPE Y_TYPE WEIGHT_TYPE BIAS_TYPE MEAN_TYPE RSTD_TYPE M2_TYPE
+ * WEIGHT_OFFSET WIDTH THREADS_PER_ROW GROUPS PIXELS CHUNKS_PER_THREAD ROWS WARPS CLUSTER COOPERATING_BLOCKS HOLD
+ * RING_SLOTS DELAY EARLY MIN_BLOCKS LEVELS SLICED VARIANT, with that HELD_AS_WORDS and DENSE (1: the rows of x follow
+ * each other without a gap, 2: those of y), and alignments in bytes: X_ACCESS Y_ACCESS WEIGHT_ACCESS BIAS_ACCESS
+ * (with DENSE, of the first row).
+ *
+ * PASS: 0; or, where each device has a part of every row, 3, statistics alone: the mean, and m2, the sum of
+ * squares about it; and 4, the output by a mean and rstd that are given. Both only in warps, blocks and clusters
+ * (forward_blocks.cu).
  *
  * LEVELS SLICED: rows that do not lie one stride apart, and those with weights of their own (row_levels.cu).
  */

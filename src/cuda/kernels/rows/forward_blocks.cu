@@ -63,10 +63,16 @@ __device__ __forceinline__ void block_rows(const row_args &args, place &p) {
         row_moments moments[ROWS];
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
+            if constexpr (MOMENTS_GIVEN) {
+                moments[u] = given_moments(args, row + u * PER_WARP, reader[u].there);
+                continue;
+            }
             const row_moments m = moments[u] = moments_of(p, reader[u], row + u * PER_WARP, args);
             if (reader[u].there && p.rank == 0)
                 save_moments(args, row + u * PER_WARP, m);
         }
+        if constexpr (MOMENTS_ALONE)
+            continue;
         if constexpr (LEVELLED) {
             apply(args, p, bases_of_rows<ROWS>(args.levels, y, row, PER_WARP, args.y_stride, args.y_jump), early,
                   reader, moments);

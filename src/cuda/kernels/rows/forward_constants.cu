@@ -43,7 +43,10 @@ struct __align__(16) entry {
     total value[4]; /* pivot, sum, squares; one unused */
 };
 
-constexpr bool CENTRED = WITHIN_WARP && HOLD == HOLD_IN_REGISTERS && RING_SLOTS == 0 && !GROUPED &&
+/* Statistics alone, or those that are given. */
+constexpr bool MOMENTS_ALONE = PASS == 3, MOMENTS_GIVEN = PASS == 4;
+
+constexpr bool CENTRED = PASS == 0 && WITHIN_WARP && HOLD == HOLD_IN_REGISTERS && RING_SLOTS == 0 && !GROUPED &&
                          sizeof(real) == 4 && bytes_of(X_TYPE) == 2 && COLS <= 512;
 /* y from (x - pivot) * rstd - delta * rstd: an instruction less for an element, and a rounding of f32
  * that results of 16 bits do not show. */

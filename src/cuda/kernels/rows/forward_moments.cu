@@ -1,9 +1,21 @@
 /* A part of forward.cu and of stages_forward.cu: the moments of a row, again from scaled values where squares leave float's range. */
 
-struct row_moments {
+template <bool KEEPS_SQUARES> struct moments_kept {
     real pivot, delta, rstd;
     int beyond; /* float's range: 1 above, -1 below, and then to be summed again, scaled */
+
+    __device__ __forceinline__ void keep_squares(double) {}
+    __device__ __forceinline__ double kept_squares() const { return 0; }
 };
+template <> struct moments_kept<true> {
+    real pivot, delta, rstd;
+    int beyond;
+    double squares; /* of all distances from the mean */
+
+    __device__ __forceinline__ void keep_squares(double v) { squares = v < 0 ? 0 : v; }
+    __device__ __forceinline__ double kept_squares() const { return squares; }
+};
+typedef moments_kept<MOMENTS_ALONE> row_moments;
 
 /* Whether a row's squares, which add up to b, leave float's range. */
 __device__ __forceinline__ int leaves_range(total b, const row_args &args) {
@@ -14,12 +26,14 @@ __device__ __forceinline__ int leaves_range(total b, const row_args &args) {
 __device__ __forceinline__ row_moments moments_from(real pivot, total a, total b,
                                                     const row_args &args) {
     total delta = LAYER ? a * (total)(1.0 / COLS) : 0;
-    total variance = (LAYER ? multiply_add(-a, delta, b) : b) * (total)(1.0 / COLS);
+    total squares = LAYER ? multiply_add(-a, delta, b) : b;
+    total variance = squares * (total)(1.0 / COLS);
     row_moments m = {pivot, (real)delta,
                      reciprocal_root((variance < 0 ? 0 : variance) +
                                      (sizeof(total) == 4 ? (total)args.eps_rounded
                                                          : (total)args.eps)),
                      0};
+    m.keep_squares(squares);
     if constexpr (WIDE_RANGE && sizeof(real) == 4)
         m.beyond = leaves_range(b, args);
     return m;
@@ -33,7 +47,8 @@ __device__ __forceinline__ real scale_of(const row_moments &m) {
 __device__ __forceinline__ void correct_moments(row_moments &m, total a, total b,
                                                 const row_args &args) {
     double back = m.beyond > 0 ? 0x1p64 : 0x1p-64, wide = a * (1.0 / COLS);
-    double v = (LAYER ? b - a * wide : (double)b) * (1.0 / COLS);
+    double squares = LAYER ? b - a * wide : (double)b, v = squares * (1.0 / COLS);
+    m.keep_squares(squares * back * back);
     m.delta = LAYER ? (real)(wide * back) : 0;
     m.rstd = reciprocal_root((v < 0 ? 0 : v) * back * back + args.eps);
 }

@@ -2,7 +2,27 @@
 
 __device__ __forceinline__ void save_moments(const row_args &args, i64 row, const row_moments &m) {
     store_pair<MEAN_TYPE>((char *)args.mean + row * args.mean_stride, m.pivot, m.delta);
-    store_element<RSTD_TYPE>((char *)args.rstd + row * args.rstd_stride, 0, m.rstd);
+    if constexpr (MOMENTS_ALONE)
+        store_f64<M2_TYPE>((char *)args.m2 + row * args.m2_stride, m.kept_squares());
+    else
+        store_element<RSTD_TYPE>((char *)args.rstd + row * args.rstd_stride, 0, m.rstd);
+}
+
+/* The moments that row `row` is given, with all the digits of a mean of f64; zeros where it is not `there`. */
+__device__ __forceinline__ row_moments given_moments(const row_args &args, i64 row, bool there) {
+    row_moments m = {0, 0, 0, 0};
+    if constexpr (MOMENTS_GIVEN) {
+        if (!there)
+            return m;
+        if constexpr (LAYER) {
+            constexpr int BYTES = bytes_of(MEAN_TYPE);
+            const auto mean = load_chunk<BYTES, BYTES>((const char *)args.mean + row * args.mean_stride);
+            m.pivot = element<MEAN_TYPE>(mean.word, 0);
+            m.delta = sizeof(real) == 4 ? rest_of(mean) : 0;
+        }
+        m.rstd = load_element<RSTD_TYPE>((const char *)args.rstd + row * args.rstd_stride, 0);
+    }
+    return m;
 }
 
 /* Weight and bias of chunk k of a row that is a group of channels. */
