@@ -103,35 +103,36 @@ def _sharded(rows: int, turns: int) -> dict[str, Any]:
     make = torch.Generator(device="cuda").manual_seed(3 + dist.get_rank())
     x, dy = (torch.randn(rows, size, device="cuda", generator=make).bfloat16() for _ in range(2))
     weight = torch.rand(size, device="cuda", generator=make).bfloat16()
-    x.requires_grad_(), weight.requires_grad_()
-    whole_weight = _whole(weight.detach()[None])[0].requires_grad_()
+    whole_weight = _whole(weight[None])[0]
     whole_dy = _whole(dy)
 
+    # Leaves of its own for each call: a graph may not wait for the stream of earlier ones.
     def sharded() -> tuple[Tensor, ...]:
-        y = planish.distributed.rms_norm(x, weight, EPS)
-        return y, *torch.autograd.grad(y, [x, weight], dy)
+        leaves = [t.detach().requires_grad_() for t in (x, weight)]
+        y = planish.distributed.rms_norm(*leaves, EPS)
+        return y, *torch.autograd.grad(y, leaves, dy)
 
     def gathered() -> tuple[Tensor, ...]:
-        y = planish.rms_norm(_Gather.apply(x), -1, whole_weight, eps=EPS)
-        return y, *torch.autograd.grad(y, [x, whole_weight], whole_dy)
+        leaves = [t.detach().requires_grad_() for t in (x, whole_weight)]
+        y = planish.rms_norm(_Gather.apply(leaves[0]), -1, leaves[1], eps=EPS)
+        return y, *torch.autograd.grad(y, leaves, whole_dy)
 
     from planish.operators import call
 
     ops, axes = torch.ops.planish, call.pack_axes([1], [1])
     options = call.pack_options(rms=True, wanted=4)
-    plain, w = x.detach(), weight.detach()
-    _, m2 = ops.norm_part_statistics(plain, axes, options)
+    _, m2 = ops.norm_part_statistics(x, axes, options)
     rstd = (m2 / size + EPS).rsqrt()
     passes: dict[str, Way] = {
-        "statistics": lambda: ops.norm_part_statistics(plain, axes, options),
-        "apply": lambda: ops.norm_apply(plain, rstd, None, w, None, axes, options),
+        "statistics": lambda: ops.norm_part_statistics(x, axes, options),
+        "apply": lambda: ops.norm_apply(x, rstd, None, weight, None, axes, options),
         "backward statistics": lambda: ops.norm_backward_statistics(
-            dy, plain, rstd, None, w, axes, options
+            dy, x, rstd, None, weight, axes, options
         ),
         "backward apply": lambda: ops.norm_backward_apply(
-            dy, plain, rstd, rstd, None, None, w, axes, options
+            dy, x, rstd, rstd, None, None, weight, axes, options
         ),
-        "local norm": lambda: planish.rms_norm(plain, -1, w, eps=EPS),
+        "local norm": lambda: planish.rms_norm(x, -1, weight, eps=EPS),
     }
     y, dx, dweight = sharded()
     wanted = gathered()
