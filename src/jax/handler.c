@@ -1,7 +1,6 @@
 /* One call of XLA's: read, planned (or found), run. See planish_jax.h. */
 #include "planish_jax.h"
 
-
 #include "../bound_call.h"
 #include "attributes.h"
 #include "pool.h"
