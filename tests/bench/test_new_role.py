@@ -15,6 +15,7 @@ SOURCES = (
     "dtypes.c",
     "problem.c",
     "problem_axes.c",
+    "problem_checks.c",
     "buffers.c",
     "status.c",
     "sized.c",
