@@ -31,7 +31,8 @@ ALLOCATION = re.compile(
 MAY_ALLOCATE = {
     r"src_norm\.c": "planish_plan_create and planish_plan_destroy",
     r"src_kept_plans\.c": "plans that are kept for bindings",
-    r"src_jax_(handler|pool)\.c": "workspaces of XLA's CPU, work that its pool helps with",
+    r"src_bound_call\.c": "workspaces of bindings whose engine lends none",
+    r"src_jax_pool\.c": "work that XLA's pool helps with",
     r"src_ort_(batch|factory|kernel|nodes|provider|run)\.c": "providers, nodes, workspaces",
     r"src_(cuda|torch)_.*\.c": "devices and the torch layer keep what they loaded",
 }

@@ -63,6 +63,7 @@ def host_sources(folder: pathlib.Path) -> list[pathlib.Path]:
         "dtypes",
         "problem",
         "problem_axes",
+        "problem_checks",
         "problem_layouts",
         "roles",
         "stages",
