@@ -1,9 +1,8 @@
 /*
- * planish::batch_norm, batch_norm_apply, batch_norm_backward and batch_norm_statistics: the norm of
- * x (N, C, ...) over all axes but the channels, a tensor that is added behind it and an activation
- * behind that (planish.h). python/planish/operators/batch_ops.py gives them their fake
- * implementations and their derivatives, and is the only caller; it checks what a user may get
- * wrong.
+ * planish::batch_norm, batch_norm_apply and batch_norm_backward: the norm of x (N, C, ...) over all
+ * axes but the channels, a tensor that is added behind it and an activation behind that
+ * (planish.h). python/planish/operators/batch_ops.py gives them their fake implementations and
+ * their derivatives, and is the only caller; it checks what a user may get wrong.
  *
  *     batch_norm            (x, addend?, weight?, bias?, running_mean?, running_var?,
  *                            activation, save, momentum, eps) -> (y, mean, rstd)
@@ -11,7 +10,6 @@
  *                            activation, running, eps) -> y
  *     batch_norm_backward   (dy, x, mean, spread, y?, addend?, weight?, bias?, c1?, c2?,
  *                            activation, running, eps, wanted) -> (dx, daddend, dweight, dbias)
- *     batch_norm_statistics (x) -> (mean, m2)
  *
  * batch_norm is the norm by x's own statistics, and brings the running ones up to date, which are
  * written where they lie. The others are given them: `running`: mean and spread are the running
@@ -22,8 +20,8 @@
  *
  * y and dx are laid out as torch.empty_like(x), in x's dtype; daddend likewise, in addend's or x's.
  * What is not saved or not wanted is undefined. Statistics are vectors of f32; of f64 where a
- * tensor is, where anything follows the norm, whose backward wants the mean with all its digits,
- * and of batch_norm_statistics, which are merged.
+ * tensor is, and where anything follows the norm, whose backward wants the mean with all its
+ * digits. Those of a part of x are planish::norm_part_statistics (norm_parts.c).
  */
 #include "calls.h"
 #include "kernels.h"
@@ -117,18 +115,4 @@ void batch_norm_gradients(stack_value *stack, uint64_t argument_count, uint64_t 
     if (wanted)
         norm_call_run(&c, PLANISH_BACKWARD, false);
     norm_call_give(&c, stack, outputs, OUTPUTS);
-}
-
-void batch_norm_statistics(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
-    (void)argument_count, (void)return_count;
-    static const role inputs[1] = {ROLE_X}, outputs[2] = {ROLE_MEAN, ROLE_M2};
-    INSIDE call = call_enter(BATCH_NORM_STATISTICS, BOXED);
-    layout rooms[ROLE_COUNT];
-    NORM_CALL c = {.rooms = rooms};
-    norm_call_take(&c, stack, inputs, 1, 1);
-    set_operator(&c, PLANISH_IDENTITY, 0, 0);
-    for (int i = 0; i < 2; i++)
-        norm_call_make_dense(&c, outputs[i], norm_call_kept_axes(&c), false, torch.f64);
-    norm_call_run(&c, PLANISH_STATISTICS, false);
-    norm_call_give(&c, stack, outputs, 2);
 }

@@ -1,9 +1,9 @@
 /*
  * planish's operators for norms of which a tensor has a part of each row: what the parts exchange
  * stands between two of them (planish.h, PLANISH_STATISTICS to PLANISH_BACKWARD_STATISTICS).
- * python/planish/operators/parts.py exchanges it, and is the only caller. Axes and options are
- * those of options.h; of these OPTION_RMS, OPTION_DENSE, the weight's offset, dtypes and what is
- * wanted.
+ * python/planish/operators/parts.py exchanges it, and sync_batch.py the statistics of batches. Axes
+ * and options are those of options.h; of these OPTION_RMS, OPTION_DENSE, the weight's offset,
+ * dtypes and what is wanted.
  *
  *     norm_part_statistics(x, int axes, int options) -> (mean, m2)
  *     norm_apply(x, rstd, mean?, weight?, bias?, int axes, int options) -> y

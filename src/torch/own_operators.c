@@ -51,7 +51,6 @@ static const struct {
      "addend, Tensor? weight, Tensor? bias, Tensor? c1, Tensor? c2, int activation, bool running, "
      "float eps, int wanted) -> (Tensor, Tensor, Tensor, Tensor)",
      batch_norm_gradients},
-    {"batch_norm_statistics(Tensor x) -> (Tensor, Tensor)", batch_norm_statistics},
     {"norm_part_statistics(Tensor x, int axes, int options) -> (Tensor, Tensor)",
      norm_part_statistics},
     {"norm_apply(Tensor x, Tensor rstd, Tensor? mean, Tensor? weight, Tensor? bias, int axes, "

@@ -17,7 +17,7 @@ from planish.operators import batch_formulas, ops
 from planish.operators.batch_formulas import Given, Numbers
 from torch import Tensor
 
-__all__ = ["APPLY", "BACKWARD", "FORWARD", "STATISTICS", "record_apply", "record_forward"]
+__all__ = ["APPLY", "BACKWARD", "FORWARD", "record_apply", "record_forward"]
 
 RELU = 2  # of ACTIVATIONS
 SUMS = 16  # in `wanted`: the sums in the dtype of the arithmetic
@@ -77,10 +77,6 @@ def _fake_backward(*arguments: Any) -> tuple[Tensor | None, ...]:
         _channels(x, dtypes[0]) if wanted[2] else None,
         _channels(x, dtypes[1]) if wanted[3] else None,
     )
-
-
-def _fake_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
-    return _channels(x, torch.float64), _channels(x, torch.float64)
 
 
 # ---- Derivatives ---------------------------------------------------------------------------------
@@ -215,14 +211,6 @@ def _differentiate_backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, .
     return *(by_name.get(name) for name in Given._fields), *(None,) * _NUMBERS
 
 
-def _save_statistics(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.mark_non_differentiable(*output)
-
-
-def _no_derivative(ctx: Any, *_: Any) -> tuple[Any, ...]:
-    return (None,)
-
-
 # ---- The operators -------------------------------------------------------------------------------
 
 #: name: fake, save, differentiate, results shown to plain calls, results without a derivative
@@ -236,7 +224,6 @@ _OPERATORS: dict[str, ops.Operator] = {
     ),
     "batch_norm_apply": (_fake_apply, _save_apply, _differentiate_apply, None, ()),
     "batch_norm_backward": (_fake_backward, _save_backward, _differentiate_backward, None, ()),
-    "batch_norm_statistics": (_fake_statistics, _save_statistics, _no_derivative, None, ()),
 }
 
 
@@ -246,7 +233,6 @@ _registered, _functions = ops.register(_OPERATORS)
 FORWARD = torch.ops.planish.batch_norm.default
 APPLY = torch.ops.planish.batch_norm_apply.default
 BACKWARD = torch.ops.planish.batch_norm_backward.default
-STATISTICS = torch.ops.planish.batch_norm_statistics.default
 
 #: Recorded calls of plain tensors: of (None, what is no tensor) and the tensors.
 record_forward = ops.record_of(_functions["batch_norm"])

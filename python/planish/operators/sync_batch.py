@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed as dist
 
 import torch
-from planish.operators import batch_ops
+from planish.operators import batch_ops, call, parts
 from planish.operators.arguments import DEVICES, DTYPES
 from planish.operators.call import ACTIVATIONS
 from torch import Tensor
@@ -29,18 +29,6 @@ def group_of(given: Any) -> Any:
         return None
     group = given if given else dist.group.WORLD
     return group if dist.get_world_size(group) > 1 else None
-
-
-def _gather(message: Tensor, group: Any) -> list[Tensor]:
-    """Those of all processes, by their ranks."""
-    size = dist.get_world_size(group)
-    if dist.get_backend(group) == "nccl":
-        flat = message.new_empty(size * message.numel())
-        dist.all_gather_into_tensor(flat, message, group)
-        return list(flat.view(size, -1))
-    gathered = [torch.empty_like(message) for _ in range(size)]
-    dist.all_gather(gathered, message, group)
-    return gathered
 
 
 def merge(messages: list[Tensor], channels: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -80,11 +68,12 @@ class _SyncBatchNorm(torch.autograd.Function):
     ) -> Tensor:
         channels = x.shape[1]
         if x.numel():
-            mean, m2 = batch_ops.STATISTICS(x)
+            axes = call.pack_axes([0, *range(2, x.dim())])
+            mean, m2 = (one.view(-1) for one in torch.ops.planish.norm_part_statistics(x, axes, 0))
         else:
             mean = m2 = torch.zeros(channels, dtype=torch.float64, device=x.device)
         count = torch.full_like(mean[:1], x.numel() // channels)
-        mean, m2, count = merge(_gather(torch.cat([mean, m2, count]), group), channels)
+        mean, m2, count = merge(list(parts.gather(torch.cat([mean, m2, count]), group)), channels)
         rstd = (m2 / count + eps).rsqrt()
         _update(running_mean, mean, momentum)
         _update(running_var, m2 / (count - 1), momentum)
