@@ -7,8 +7,8 @@
 families.py guesses what a class may compute, forms.py says it and makes it of planish's functions,
 probe.py proves it (prober.py compares, on what inputs.py makes; edges.py and state.py see to it
 that a class does nothing else), swapped.py changes a module's class, fusion.py moves activations
-into norms; layers.py has what all classes that stand in for others share, and takes them out again;
-whole.py undoes what a call did that raises.
+into norms, and folding.py norms into convolutions; layers.py has what all classes that stand in for
+others share, and takes them out again; whole.py undoes what a call did that raises.
 rewritten.py gives blocks forwards that call norms together with what stands around them: reading.py
 finds the places in the source, stages.py and post_norms.py compute them, places.py proves it,
 rewriting.py makes the function. batch_blocks.py does so for batch norms; batch_known.py has their
@@ -21,7 +21,16 @@ import logging
 import warnings
 from typing import TypeVar
 
-from planish.replacing import batch_blocks, families, fusion, layers, probe, rewritten, swapped
+from planish.replacing import (
+    batch_blocks,
+    families,
+    folding,
+    fusion,
+    layers,
+    probe,
+    rewritten,
+    swapped,
+)
 from planish.replacing.report import Counter, Entry, Report
 from planish.replacing.whole import check_model, whole
 from torch import nn
@@ -33,7 +42,9 @@ _log = logging.getLogger("planish")
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
-def replace(model: _Module, *, activations: bool = False, fuse: bool = False) -> _Module:
+def replace(
+    model: _Module, *, activations: bool = False, fuse: bool = False, fold: bool = False
+) -> _Module:
     """Makes the norms in ``model`` run on planish, in place, and returns it.
 
     Taken are torch.nn's LayerNorm, RMSNorm, GroupNorm, InstanceNorm1d, 2d, 3d and BatchNorm1d, 2d,
@@ -64,6 +75,13 @@ def replace(model: _Module, *, activations: bool = False, fuse: bool = False) ->
     and whatever was not proven, runs apart.
     Dropout stays torch's module, and draws what it drew.
 
+    ``fold=True`` makes a Conv1d, 2d or 3d and the BatchNorm right behind it one convolution, for
+    inference: by the running statistics, with weights that are computed in f64 and rounded once to
+    the convolution's dtype. So results differ from the model's by what such a rounding of each
+    weight makes: about an ULP of the dtype for each layer. The model has to be in eval mode; a call
+    in training mode raises RuntimeError until :func:`restore`. The convolution has new parameters
+    without gradients, and the norm's are not in the state_dict.
+
     Modules, Parameter objects, buffers, hooks, dtype, device, training flag and state_dict are as
     they were; only classes change, and :func:`restore` changes them back. Modules of other
     libraries stay instances of their classes. A replaced model can be pickled and copied; where it
@@ -72,8 +90,8 @@ def replace(model: _Module, *, activations: bool = False, fuse: bool = False) ->
 
     What was taken and what was left goes to the logger ``planish`` at level INFO, and
     :func:`replaced` returns it. Warns (UserWarning) if nothing was taken. Raises TypeError for what
-    is no torch.nn.Module, or a compiled TorchScript module. Whatever is raised, the model is as it
-    was.
+    is no torch.nn.Module, or a compiled TorchScript module, and ValueError for ``fold=True`` of a
+    model in training mode. Whatever is raised, the model is as it was.
 
     Example:
 
@@ -85,8 +103,15 @@ def replace(model: _Module, *, activations: bool = False, fuse: bool = False) ->
     True
     """
     check_model("replace", model)
+    if fold and model.training:
+        raise ValueError(
+            "planish.replace: fold=True takes running statistics, but model is in training mode; "
+            "call model.eval() first"
+        )
     probe.forget()
     with whole(model):
+        if fold:
+            folding.fold(model)
         for module in list(model.modules()):
             swapped.put(module)
         if activations or fuse:
@@ -97,7 +122,7 @@ def replace(model: _Module, *, activations: bool = False, fuse: bool = False) ->
             batch_blocks.fuse(model, residuals=fuse)
         report = _report(model, fuse)
     _log.info("planish.replace(%s): %s", type(model).__name__, report)
-    if not report.taken:
+    if not report.taken and not report.folded:
         warnings.warn(
             f"planish.replace: took nothing in {type(model).__name__}: {_summary(report)}",
             stacklevel=2,
@@ -153,7 +178,8 @@ def _report(model: nn.Module, fuse: bool) -> Report:
             counter.left(name, "not replaced yet: planish.replace(model) takes it")
         elif decision:
             counter.left(name, decision)
-    return counter.report(fusion.count(model) + batch_blocks.count(model))
+    fused = fusion.count(model) + batch_blocks.count(model)
+    return counter.report(fused, folding.count(model))
 
 
 def restore(model: _Module) -> _Module:
@@ -174,4 +200,6 @@ def restore(model: _Module) -> _Module:
     found = layers.planned(rewritten.everything(model))
     fusion.unfuse(model)
     layers.take(found)
+    for norm in folding.unfold(model):
+        layers.take(layers.planned(rewritten.everything(norm)))
     return model

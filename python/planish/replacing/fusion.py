@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from planish.modules import channel_modules
@@ -18,7 +18,7 @@ from planish.replacing import batch_known, blocks, families, pairs
 from planish.replacing.layers import original_of
 from torch import nn
 
-__all__ = ["count", "fuse", "unfuse"]
+__all__ = ["count", "fuse", "has_hooks", "neighbours", "unfuse"]
 
 #: In the __dict__ of the nn.Identity: the activation that was there, and the norm that does it.
 _WAS = "_planish_activation"
@@ -26,16 +26,25 @@ _WAS = "_planish_activation"
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def _has_hooks(module: nn.Module) -> bool:
+def has_hooks(module: nn.Module) -> bool:
+    """Or a forward of its own."""
     return any(getattr(module, name, None) for name in _HOOKS) or "forward" in module.__dict__
 
 
-def _neighbours(parent: Any) -> Iterator[tuple[str, str]]:
-    """Names of children of which the second is applied to what the first returns, and only that."""
-    if type(parent).forward is nn.Sequential.forward:
-        yield from itertools.pairwise(parent._modules)
-    else:
-        yield from pairs.of(original_of(parent))
+def neighbours(
+    model: nn.Module, of: Callable[[Any], Iterable[tuple[str, str]]] = pairs.of
+) -> Iterator[tuple[nn.Module, str, str]]:
+    """A module, and names of its children of which the second is applied to what the first returns,
+    and only that; the first is nowhere else in the model. ``of``: such pairs of a class."""
+    places: collections.Counter[int] = collections.Counter()
+    for parent in model.modules():
+        places.update(id(child) for child in parent._modules.values())
+    for parent in list(model.modules()):
+        in_order = type(parent).forward is nn.Sequential.forward
+        own = of(original_of(parent)) if not in_order else itertools.pairwise(parent._modules)
+        for first, second in list(own):
+            if places[id(parent._modules.get(first))] == 1:
+                yield parent, first, second
 
 
 def _fused(norm: nn.Module | None, then: nn.Module | None) -> str | None:
@@ -52,27 +61,23 @@ def _fused(norm: nn.Module | None, then: nn.Module | None) -> str | None:
 
 def fuse(model: nn.Module) -> None:
     """What :func:`planish.replace` does for ``activations=True``."""
-    places: collections.Counter[int] = collections.Counter()
-    for parent in model.modules():
-        places.update(id(child) for child in parent._modules.values())
     for parent in list(model.modules()):
         blocks.put(parent)
-        for norm_name, name in list(_neighbours(parent)):
-            norm, then = parent._modules.get(norm_name), parent._modules.get(name)
-            activation = _fused(norm, then)
-            if (
-                norm is not None
-                and activation is not None
-                and norm.activation is None
-                and places[id(norm)] == 1
-                and not _has_hooks(norm)
-                and then is not None
-                and not _has_hooks(then)
-            ):
-                norm.activation = activation
-                identity = nn.Identity()
-                identity.__dict__[_WAS] = then, norm
-                parent._modules[name] = identity
+    for parent, norm_name, name in neighbours(model):
+        norm, then = parent._modules.get(norm_name), parent._modules.get(name)
+        activation = _fused(norm, then)
+        if (
+            norm is not None
+            and activation is not None
+            and norm.activation is None
+            and not has_hooks(norm)
+            and then is not None
+            and not has_hooks(then)
+        ):
+            norm.activation = activation
+            identity = nn.Identity()
+            identity.__dict__[_WAS] = then, norm
+            parent._modules[name] = identity
 
 
 def unfuse(model: nn.Module) -> None:

@@ -1,8 +1,9 @@
-"""Which attributes of a block are a norm and the activation right behind it.
+"""Which attributes of a block are called one right behind the other: a norm and its activation, a
+convolution and its norm.
 
-Read from the source of the block's class: an activation that is called once in the whole class,
-right after the norm, on what the norm returned. A class whose source says something else, or is
-not to be had, has no such pairs.
+Read from the source of the block's class: one that is called once in the whole class, right after
+the other, on what that returned. A class whose source says something else, or is not to be had, has
+no such pairs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["of"]
+__all__ = ["of", "once"]
 
 
 def _sources(cls: type[nn.Module]) -> list[ast.AST] | None:
@@ -60,6 +61,17 @@ def _call(statement: ast.stmt) -> tuple[str, str] | None:
     return target.id, attribute
 
 
+def _made(statement: ast.stmt) -> tuple[str, str] | None:
+    """Variable and attribute of ``v = self.attribute(...)``."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return None
+    target, call = statement.targets[0], statement.value
+    if not isinstance(target, ast.Name) or not isinstance(call, ast.Call):
+        return None
+    attribute = _own(call.func)
+    return None if attribute is None else (target.id, attribute)
+
+
 def _ends(statement: ast.stmt, variable: str) -> list[str] | None:
     """The attributes that the statement's paths end in calling on the variable; None where a path
     ends otherwise. ``if self.norm:`` without an else is about a norm that is there."""
@@ -87,21 +99,23 @@ def _blocks(function: ast.AST) -> Iterator[list[ast.stmt]]:
                 yield statements
 
 
-@functools.cache
-def of(cls: Any) -> tuple[tuple[str, str], ...]:
-    """Pairs of names of a norm and its activation."""
-    trees = _sources(cls)
-    if not trees:
-        return ()
-    functions = _functions(trees)
+def _uses(functions: list[ast.FunctionDef]) -> collections.Counter[str | None]:
+    """How often each attribute is named, but for tests of whether it is there."""
     tests = {
         id(test.left if isinstance(test, ast.Compare) else test)
         for function in functions
         for test in (node.test for node in ast.walk(function) if isinstance(node, ast.If))
     }
-    uses: collections.Counter[str | None] = collections.Counter(
+    return collections.Counter(
         _own(node) for function in functions for node in ast.walk(function) if id(node) not in tests
     )
+
+
+@functools.cache
+def of(cls: Any) -> tuple[tuple[str, str], ...]:
+    """Pairs of names of a norm and its activation."""
+    functions = _functions(_sources(cls) or [])
+    uses = _uses(functions)
     found: list[tuple[str, str]] = []
     for function in functions:
         for statements in _blocks(function):
@@ -113,3 +127,36 @@ def of(cls: Any) -> tuple[tuple[str, str], ...]:
                 if uses[ends[0]] == len(ends):
                     found.append((ends[0], call[1]))
     return tuple(found)
+
+
+def _around(node: ast.AST) -> tuple[str, str] | None:
+    """Both attributes of ``self.second(self.first(...))``."""
+    if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
+        return None
+    inner = node.args[0]
+    second = _own(node.func)
+    first = _own(inner.func) if isinstance(inner, ast.Call) else None
+    return None if first is None or second is None else (first, second)
+
+
+@functools.cache
+def once(cls: Any) -> tuple[tuple[str, str], ...]:
+    """Pairs of names of a module that is called once, on anything, and of one that is called once
+    on what that returns and nothing else sees: ``v = self.first(x)`` and then ``v =
+    self.second(v)``, or one around the other. What returns nothing is not looked at, as what sets
+    the weights at the beginning."""
+    functions = [
+        function
+        for function in _functions(_sources(cls) or [])
+        if any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(function))
+    ]
+    uses = _uses(functions)
+    found: list[tuple[str, str]] = []
+    for function in functions:
+        found += [pair for pair in map(_around, ast.walk(function)) if pair is not None]
+        for statements in _blocks(function):
+            for before, statement in itertools.pairwise(statements):
+                made, call = _made(before), _call(statement)
+                if made is not None and call is not None and made[0] == call[0]:
+                    found.append((made[1], call[1]))
+    return tuple((first, second) for first, second in found if uses[first] == uses[second] == 1)

@@ -31,6 +31,8 @@ class Report:
     #: those that they call alone, with the reason; the latter where something was fused.
     together: tuple[Entry, ...] = ()
     alone: tuple[Entry, ...] = ()
+    #: Batch norms that are part of the convolution before them.
+    folded: int = 0
 
     @property
     def modules_taken(self) -> int:
@@ -51,6 +53,8 @@ class Report:
         lines = [f"{self.modules_taken} norms on planish, {self.modules_left} left alone"]
         if self.fused:
             lines[0] += f", {self.fused} activations in a norm"
+        if self.folded:
+            lines[0] += f", {self.folded} batch norms in a convolution"
         if self.together:
             lines[0] += f", {self.places_fused} with what stands around them"
         parts = {"on planish": self.taken, "left": self.left}
@@ -86,10 +90,10 @@ class Counter:
         """One place more that is not."""
         self._alone[name, why] += 1
 
-    def report(self, fused: int) -> Report:
+    def report(self, fused: int, folded: int) -> Report:
         """All of them, as they came."""
         taken, left, together, alone = (
             tuple(Entry(name, what, count) for (name, what), count in found.items())
             for found in (self._taken, self._left, self._together, self._alone)
         )
-        return Report(taken, left, fused, together, alone)
+        return Report(taken, left, fused, together, alone, folded)
