@@ -67,6 +67,17 @@ def test_a_folded_norm_computes_something_else(dims: int, bias: bool, dtype: tor
     assert all(p.requires_grad for p in model.parameters())
 
 
+def test_timms_norms_lose_what_is_behind_them() -> None:
+    timm = pytest.importorskip("timm")
+    model, x = learned(timm.create_model("regnety_002")), torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        wanted = model(x)
+        planish.replace(model, fold=True)
+        assert planish.replaced(model).folded == 44
+        torch.testing.assert_close(model(x), wanted, rtol=1e-4, atol=1e-4)
+        assert torch.equal(planish.restore(model)(x), wanted)
+
+
 class Tied(nn.Module):
     """A convolution, or a norm, that something else sees, too."""
 

@@ -20,7 +20,7 @@ from planish.replacing import layers, probe
 from planish.replacing.batch_known import activation_of
 from torch import Tensor, nn
 
-__all__ = ["decide", "swapped_forward"]
+__all__ = ["decide", "is_followed", "swapped_forward"]
 
 _WITH_ACTIVATION = ("timm.layers.norm_act", "BatchNormAct2d")
 #: What such a module calls behind the norm, in this order.
@@ -159,6 +159,13 @@ def swapped_forward(original: Any, activation: str | None) -> Any:
         return forward(self, *args, **kwargs)
 
     return frozen
+
+
+def is_followed(module: nn.Module) -> bool:
+    """Whether it is timm's BatchNormAct2d, which calls its children behind a proven batch norm."""
+    cls: Any = type(module)
+    named = (cls.__module__, cls.__qualname__) == _WITH_ACTIVATION
+    return named and isinstance(decide(module), tuple)
 
 
 def decide(module: nn.Module) -> tuple[Any, str | None, str] | str | None:

@@ -13,7 +13,7 @@ import collections
 from typing import Any
 
 import torch
-from planish.replacing import batch_known, fusion, pairs
+from planish.replacing import batch_known, batch_layers, fusion, pairs
 from torch import Tensor, nn
 
 __all__ = ["Folded", "count", "fold", "unfold"]
@@ -29,7 +29,8 @@ _WAS = "_planish_folded"
 
 
 class Folded(nn.Identity):
-    """Where a batch norm was that is part of the convolution before it."""
+    """Where a batch norm was that is part of the convolution before it; its children are what that
+    called behind the norm, in their order."""
 
     def forward(self, input: Tensor) -> Tensor:
         if self.training:
@@ -37,6 +38,8 @@ class Folded(nn.Identity):
                 "planish.replace: the batch norm that was here is folded into the convolution "
                 "before it, by its running statistics; call planish.restore(model) before training"
             )
+        for child in self._modules.values():
+            input = child(input)  # type: ignore[misc]
         return input
 
 
@@ -46,7 +49,10 @@ def _may_fold(conv: nn.Module | None, norm: nn.Module | None) -> bool:
         return False
     held: Any = norm
     return (
-        type(norm) in (wanted, batch_known.TYPES[wanted])
+        (
+            type(norm) in (wanted, batch_known.TYPES[wanted])
+            or (wanted is nn.BatchNorm2d and batch_layers.is_followed(norm))
+        )
         and not norm.training
         and getattr(norm, "activation", None) is None
         and held.running_mean is not None
@@ -95,7 +101,8 @@ def fold(model: nn.Module) -> None:
             made, before = _parameters(conv, norm), conv._parameters
             conv._parameters = {**before, **made}
             folded = Folded()
-            folded.train(norm.training)  # type: ignore[union-attr]
+            folded._modules.update(norm._modules)  # type: ignore[union-attr]
+            folded.training = False
             folded.__dict__[_WAS] = conv, before, norm
             parent._modules[second] = folded
 

@@ -99,16 +99,17 @@ def _blocks(function: ast.AST) -> Iterator[list[ast.stmt]]:
                 yield statements
 
 
+#: What may be asked of a module without a look at what it holds.
+_SIZES = ("in_channels", "out_channels", "kernel_size", "stride", "groups", "num_features")
+
+
 def _uses(functions: list[ast.FunctionDef]) -> collections.Counter[str | None]:
-    """How often each attribute is named, but for tests of whether it is there."""
-    tests = {
-        id(test.left if isinstance(test, ast.Compare) else test)
-        for function in functions
-        for test in (node.test for node in ast.walk(function) if isinstance(node, ast.If))
-    }
-    return collections.Counter(
-        _own(node) for function in functions for node in ast.walk(function) if id(node) not in tests
-    )
+    """How often each attribute is named, but for tests of whether it is there and for its sizes."""
+    nodes = [node for function in functions for node in ast.walk(function)]
+    tests = [node.test for node in nodes if isinstance(node, ast.If)]
+    free = {id(test.left if isinstance(test, ast.Compare) else test) for test in tests}
+    free |= {id(n.value) for n in nodes if isinstance(n, ast.Attribute) and n.attr in _SIZES}
+    return collections.Counter(_own(node) for node in nodes if id(node) not in free)
 
 
 @functools.cache
