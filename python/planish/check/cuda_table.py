@@ -69,6 +69,8 @@ def _row_cases() -> list[Case]:
         _rows("cooperative", "f16", "forward", 512, 65536, f".* {_GROUP}"),
         _rows("cooperative", "f32", "forward", 512, 32768, f".* {_GROUP}"),
         _rows("cooperative", "f16", "backward", 128, 262144, f".* {_GROUP}"),
+        _rows("parts", "f32", "statistics", 8192, 4096, blocks),
+        _rows("parts", "bf16", "apply", 32768, 1024, _WARP),
         replace(
             _copies(_rows("two-reads", "f64", "backward", 8, 65536), 16),
             wanted=r"^cuda rows backward \(two reads\) 128x65536: ",
@@ -169,8 +171,8 @@ def _general_cases() -> list[Case]:
         _general("strided", _rows("", "f16", "forward", 4096, 1024, step=2)),
         _general("strided", _rows("", "f16", "backward", 4096, 1024, step=2)),
         _general("", _rows("", "f16", "from-y", 4096, 1024)),
-        _general("", _rows("", "f32", "statistics", 4096, 1024)),
-        _general("", _rows("", "f16", "apply", 4096, 1024)),
+        _general("strided", _rows("", "f32", "statistics", 4096, 1024, step=2)),
+        _general("strided", _rows("", "f16", "apply", 4096, 1024, step=2)),
         _general("to-last", _channels("to-last", "f16", "backward", small)),
     ]
 
