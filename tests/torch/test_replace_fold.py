@@ -85,16 +85,21 @@ class Tied(nn.Module):
         super().__init__()
         self.way = way
         self.conv, self.other, self.bn = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+        self.more = planish.BatchNorm2d(3)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.way == "twice":
             return self.bn(self.conv(x)) + self.conv(x)
+        if self.way == "given more":
+            z = self.other(x)
+            z = self.more(z, x)
+            return z  # noqa: RET504
         y = self.conv(x)
         z = self.bn(y)
         return z + y
 
 
-@pytest.mark.parametrize("way", ["twice", "kept"])
+@pytest.mark.parametrize("way", ["twice", "kept", "given more"])
 def test_what_others_see_is_folded(way: str) -> None:
     model = planish.replace(learned(Tied(way)), fold=True)
     assert not planish.replaced(model).folded

@@ -84,14 +84,16 @@ _known: dict[tuple[float, torch.device], Tensor] = {}
 
 
 def _number(value: float, device: torch.device) -> Tensor:
-    """A number as a tensor of f64 and of one element. It is kept: else a kernel would write it on
-    a GPU in each call."""
+    """A number as a tensor of f64 and of one element. It is kept, but for what traces a call: else
+    a kernel would write it on a GPU in each call."""
+    if _is_traced():
+        return torch.full((1,), value, dtype=torch.float64, device=device)
     found = _known.get((value, device))
     if found is None:
         with torch.inference_mode(False):
             found = torch.full((1,), value, dtype=torch.float64, device=device)
         captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        if not (_is_traced() or captured) and len(_known) < 1024:
+        if not captured and len(_known) < 1024:
             _known[value, device] = found
     return found
 

@@ -77,10 +77,9 @@ def replace(
 
     ``fold=True`` makes a Conv1d, 2d or 3d and the BatchNorm right behind it one convolution, for
     inference: by the running statistics, with weights that are computed in f64 and rounded once to
-    the convolution's dtype. So results differ from the model's by what such a rounding of each
-    weight makes: about an ULP of the dtype for each layer. The model has to be in eval mode; a call
-    in training mode raises RuntimeError until :func:`restore`. The convolution has new parameters
-    without gradients, and the norm's are not in the state_dict.
+    the convolution's dtype, which is by what results differ. The model has to be in eval mode; a
+    call in training mode raises RuntimeError until :func:`restore`. The convolution has parameters
+    of its own without gradients, and the norm's are not in the state_dict.
 
     Modules, Parameter objects, buffers, hooks, dtype, device, training flag and state_dict are as
     they were; only classes change, and :func:`restore` changes them back. Modules of other
@@ -103,11 +102,6 @@ def replace(
     True
     """
     check_model("replace", model)
-    if fold and model.training:
-        raise ValueError(
-            "planish.replace: fold=True takes running statistics, but model is in training mode; "
-            "call model.eval() first"
-        )
     probe.forget()
     with whole(model):
         if fold:

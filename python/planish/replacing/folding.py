@@ -9,7 +9,6 @@ remembers the old ones.
 
 from __future__ import annotations
 
-import collections
 from typing import Any
 
 import torch
@@ -93,7 +92,12 @@ def _parameters(conv: Any, norm: Any) -> dict[str, nn.Parameter]:
 
 def fold(model: nn.Module) -> None:
     """What :func:`planish.replace` does for ``fold=True``."""
-    places = collections.Counter(id(c) for m in model.modules() for c in m._modules.values())
+    if model.training:
+        raise ValueError(
+            "planish.replace: fold=True takes running statistics, but model is in training mode; "
+            "call model.eval() first"
+        )
+    places = fusion.places_of(model)
     for parent, first, second in fusion.neighbours(model, pairs.once):
         conv: Any = parent._modules.get(first)
         norm = parent._modules.get(second)

@@ -18,7 +18,7 @@ from planish.replacing import batch_known, blocks, families, pairs
 from planish.replacing.layers import original_of
 from torch import nn
 
-__all__ = ["count", "fuse", "has_hooks", "neighbours", "unfuse"]
+__all__ = ["count", "fuse", "has_hooks", "neighbours", "places_of", "unfuse"]
 
 #: In the __dict__ of the nn.Identity: the activation that was there, and the norm that does it.
 _WAS = "_planish_activation"
@@ -31,14 +31,17 @@ def has_hooks(module: nn.Module) -> bool:
     return any(getattr(module, name, None) for name in _HOOKS) or "forward" in module.__dict__
 
 
+def places_of(model: nn.Module) -> collections.Counter[int]:
+    """In how many places each module is, by its id."""
+    return collections.Counter(id(child) for m in model.modules() for child in m._modules.values())
+
+
 def neighbours(
     model: nn.Module, of: Callable[[Any], Iterable[tuple[str, str]]] = pairs.of
 ) -> Iterator[tuple[nn.Module, str, str]]:
     """A module, and names of its children of which the second is applied to what the first returns,
     and only that; the first is nowhere else in the model. ``of``: such pairs of a class."""
-    places: collections.Counter[int] = collections.Counter()
-    for parent in model.modules():
-        places.update(id(child) for child in parent._modules.values())
+    places = places_of(model)
     for parent in list(model.modules()):
         in_order = type(parent).forward is nn.Sequential.forward
         own = of(original_of(parent)) if not in_order else itertools.pairwise(parent._modules)

@@ -130,10 +130,16 @@ def of(cls: Any) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
+def _is_alone(node: ast.AST) -> bool:
+    """Whether it is a call of one argument."""
+    return isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords
+
+
 def _around(node: ast.AST) -> tuple[str, str] | None:
     """Both attributes of ``self.second(self.first(...))``."""
-    if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
+    if not _is_alone(node):
         return None
+    assert isinstance(node, ast.Call)
     inner = node.args[0]
     second = _own(node.func)
     first = _own(inner.func) if isinstance(inner, ast.Call) else None
@@ -158,6 +164,8 @@ def once(cls: Any) -> tuple[tuple[str, str], ...]:
         for statements in _blocks(function):
             for before, statement in itertools.pairwise(statements):
                 made, call = _made(before), _call(statement)
-                if made is not None and call is not None and made[0] == call[0]:
+                if made is None or call is None or made[0] != call[0]:
+                    continue
+                if _is_alone(statement.value):  # type: ignore[attr-defined]
                     found.append((made[1], call[1]))
     return tuple((first, second) for first, second in found if uses[first] == uses[second] == 1)
