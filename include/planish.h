@@ -177,8 +177,10 @@ typedef enum planish_activation {
     PLANISH_GELU = 3, /* z P(X <= z), X of the standard normal distribution: z (1 + erf(z /
                          sqrt(2))) / 2. Below -13 (f64: -37), where it is less than 1e-37 (f64:
                          1e-305), it is taken as what it is there */
-    PLANISH_GELU_TANH = 4 /* z (1 + tanh(sqrt(2 / pi) (z + .044715 z^3))) / 2. Below -9.97 (f64:
-                             -21.1), where it is less than 1e-36 (f64: 1e-303), likewise */
+    PLANISH_GELU_TANH = 4, /* z (1 + tanh(sqrt(2 / pi) (z + .044715 z^3))) / 2. Below -9.97 (f64:
+                              -21.1), where it is less than 1e-36 (f64: 1e-303), likewise */
+    PLANISH_RELU6 = 5,    /* min(max(z, 0), 6); slope 0 at 0 and at 6. NaN stays, and has slope 1 */
+    PLANISH_HARDSWISH = 6 /* z min(max(z + 3, 0), 6) / 6; slope 0 at -3 and below, 1 from 3 on */
 } planish_activation;
 
 /*

@@ -149,6 +149,12 @@ bool problem_is_double(const problem *p);
  */
 bool problem_hides_rounding(const problem *p);
 
+/* Whether the activation's slope jumps: then 16-bit outputs show on which side z is. */
+static inline bool problem_slope_jumps(const problem *p) {
+    return p->activation == PLANISH_RELU || p->activation == PLANISH_RELU6 ||
+           p->activation == PLANISH_HARDSWISH;
+}
+
 /*
  * Whether every row is a dense run of `cols` elements in x, y, dy and dx, with weight, bias,
  * dweight and dbias (those there are) dense over the same elements and the same for every row.

@@ -19,10 +19,10 @@ planish_status problem_check_op(const planish_norm *op, planish_pass pass, messa
     if (op->weight_offset != 0 && op->weight_offset != 1)
         return fail(error, PLANISH_ERROR_ARGUMENT, "op->weight_offset is %d; wanted 0 or 1",
                     (int)op->weight_offset);
-    if ((int)op->activation < PLANISH_IDENTITY || op->activation > PLANISH_GELU_TANH)
+    if ((int)op->activation < PLANISH_IDENTITY || op->activation > PLANISH_HARDSWISH)
         return fail(error, PLANISH_ERROR_ARGUMENT,
                     "op->activation is %d; wanted a planish_activation (0 to %d)",
-                    (int)op->activation, PLANISH_GELU_TANH);
+                    (int)op->activation, PLANISH_HARDSWISH);
     if (op->activation != PLANISH_IDENTITY && pass == PLANISH_BACKWARD_FROM_Y)
         return fail(error, PLANISH_ERROR_ARGUMENT,
                     "op->activation is %d; wanted PLANISH_IDENTITY for PLANISH_BACKWARD_FROM_Y: y "

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from planish.functions.heads import qk_norm as qk_norm
     from planish.functions.quantized import quantized_layer_norm as quantized_layer_norm
     from planish.functions.quantized import quantized_rms_norm as quantized_rms_norm
+    from planish.functions.response import global_response_norm as global_response_norm
     from planish.functions.stage_norms import add_layer_norm as add_layer_norm
     from planish.functions.stage_norms import add_rms_norm as add_rms_norm
     from planish.functions.stage_norms import modulated_layer_norm as modulated_layer_norm
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from planish.modules.channel_modules import LayerNorm2d as LayerNorm2d
     from planish.modules.channel_modules import RMSNorm2d as RMSNorm2d
     from planish.modules.instance_modules import EvoNorm2dS0 as EvoNorm2dS0
+    from planish.modules.instance_modules import GlobalResponseNorm as GlobalResponseNorm
     from planish.modules.instance_modules import InstanceNorm1d as InstanceNorm1d
     from planish.modules.instance_modules import InstanceNorm2d as InstanceNorm2d
     from planish.modules.instance_modules import InstanceNorm3d as InstanceNorm3d
@@ -89,6 +91,7 @@ _HOMES = {
     "SyncBatchNorm": "planish.modules.batch_modules",
     "batch_norm": "planish.functions.batch",
     "EvoNorm2dS0": "planish.modules.instance_modules",
+    "GlobalResponseNorm": "planish.modules.instance_modules",
     "GroupNorm": "planish.modules.channel_modules",
     "InstanceNorm1d": "planish.modules.instance_modules",
     "InstanceNorm2d": "planish.modules.instance_modules",
@@ -101,6 +104,7 @@ _HOMES = {
     "enabled": "planish.library.switch",
     "reset_stats": "planish.library.counts",
     "stats": "planish.library.counts",
+    "global_response_norm": "planish.functions.response",
     "group_norm": "planish.functions.groups",
     "layer_norm": "planish.functions.functional",
     "rms_norm": "planish.functions.functional",
@@ -137,6 +141,7 @@ __all__ = [
     "BatchNorm3d",
     "EvoNorm2dS0",
     "GatedRMSNorm",
+    "GlobalResponseNorm",
     "GroupNorm",
     "InstanceNorm1d",
     "InstanceNorm2d",

@@ -29,6 +29,10 @@ static real activated(planish_activation f, real m) {
         return m * erfcl(-m / sqrtl(2)) / 2;
     case PLANISH_GELU_TANH:
         return m * (1 + tanhl(sqrtl(2 / pi) * (m + .044715L * m * m * m))) / 2;
+    case PLANISH_RELU6:
+        return m > 0 ? fminl(m, 6) : 0;
+    case PLANISH_HARDSWISH:
+        return m * fminl(fmaxl(m + 3, 0), 6) / 6;
     default:
         return m;
     }
@@ -44,6 +48,10 @@ static real slope(planish_activation f, real m) {
         return erfcl(-m / sqrtl(2)) / 2 + m * expl(-m * m / 2) / sqrtl(2 * pi);
     case PLANISH_GELU_TANH:
         return (1 + t) / 2 + m * (1 - t * t) / 2 * sqrtl(2 / pi) * (1 + 3 * .044715L * m * m);
+    case PLANISH_RELU6:
+        return m > 1e-15L && m < 6;
+    case PLANISH_HARDSWISH:
+        return m <= -3 ? 0 : m < 3 ? m / 3 + .5L : 1;
     default:
         return 1;
     }

@@ -35,7 +35,7 @@ static void every_row(int step, bool fused, void (*each)(const norm_case *c)) {
                                   pass == PLANISH_BACKWARD_STATISTICS))
                         continue;
                     if (fused)
-                        c.activation = (planish_activation)(PLANISH_SILU + turn % 4);
+                        c.activation = (planish_activation)(PLANISH_SILU + turn % 6);
                     c.x = mixes[m].x;
                     c.y = mixes[m].y;
                     c.weight = mixes[m].weight;

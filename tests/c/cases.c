@@ -63,7 +63,8 @@ norm_case image_case(planish_pass pass, planish_kind kind, image_layer layer, in
 }
 
 const char *case_text(const norm_case *c, char *text, size_t bytes) {
-    static const char *const activations[] = {"", "+silu", "+relu", "+gelu", "+gelu_tanh"};
+    static const char *const activations[] = {"",           "+silu",  "+relu",     "+gelu",
+                                              "+gelu_tanh", "+relu6", "+hardswish"};
     size_t n =
         (size_t)snprintf(text, bytes, "%s %s%s", pass_names[c->pass],
                          c->kind == PLANISH_RMS ? "rms" : "layer", activations[c->activation]);

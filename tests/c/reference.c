@@ -112,8 +112,12 @@ static real twice_tanhs_slope(real z) {
 static real activated(planish_activation f, real z) {
     if (f == PLANISH_IDENTITY || isnan(z))
         return z;
+    if (f == PLANISH_RELU6)
+        return fminl(fmaxl(z, 0), 6);
     if (f == PLANISH_RELU || isinf(z))
         return z <= 0 ? 0 : z;
+    if (f == PLANISH_HARDSWISH)
+        return z * fminl(fmaxl(z + 3, 0), 6) / 6;
     return z * (f == PLANISH_SILU   ? sigmoid(z)
                 : f == PLANISH_GELU ? normal(z)
                                     : sigmoid(twice_tanhs(z)));
@@ -129,9 +133,21 @@ static real slope(planish_activation f, real z) {
         return normal(z) + z * expl(-z * z / 2) / sqrtl(2 * acosl(-1));
     case PLANISH_GELU_TANH:
         return sigmoid(t) * (1 + z * twice_tanhs_slope(z) * sigmoid(-t));
+    case PLANISH_RELU6:
+        return !(z <= 0 || z >= 6);
+    case PLANISH_HARDSWISH:
+        return z <= -3 ? 0 : z < 3 ? z / 3 + .5L : 1;
     default:
         return 1;
     }
+}
+
+/* How far z is from where the slope jumps. */
+static real from_jump(planish_activation f, real z) {
+    return f == PLANISH_RELU        ? fabsl(z)
+           : f == PLANISH_RELU6     ? fminl(fabsl(z), fabsl(z - 6))
+           : f == PLANISH_HARDSWISH ? fminl(fabsl(z + 3), fabsl(z - 3))
+                                    : INFINITY;
 }
 
 static void apply(reference *r, const planish_norm *op, const planish_tensors *t, const real *x,
@@ -186,7 +202,8 @@ static real xhat_scale(const reference *r, int64_t row, real xhat, const real *r
  * Takes dy, where an activation follows, to what went into it; and the magnitude that the result is
  * known to a few ULP of: a slope is known so to a few of 1, and changes by no more than a half of
  * what z does (GELU's: by no more than that), which is known to a few ULP of what it is added up
- * from. That of ReLU jumps: where z is nothing beside that of the row, either is right.
+ * from. Those of ReLU, ReLU6 and Hardswish jump: where z is nothing beside that of the row, either
+ * is right.
  */
 static real *through(const reference *r, const planish_norm *op, const planish_tensors *t, real *dy,
                      const real *xhat, const real *rstd, bool centered) {
@@ -207,7 +224,9 @@ static real *through(const reference *r, const planish_norm *op, const planish_t
             scale[e] *= 1 + z_scale / 2;
         if (op->activation == PLANISH_GELU || op->activation == PLANISH_GELU_TANH)
             scale[e] *= 1 + z_scale;
-        if (op->activation == PLANISH_RELU && fabsl(z) * digits < 8 * row_scale[g->row[e]])
+        if (op->activation == PLANISH_HARDSWISH)
+            scale[e] *= 1 + z_scale / 3;
+        if (from_jump(op->activation, z) * digits < 8 * row_scale[g->row[e]])
             scale[e] *= digits;
         dy[e] *= slope(op->activation, z);
     }

@@ -31,6 +31,10 @@ static real activated(planish_activation f, real m) {
         return m * erfcl(-m / sqrtl(2)) / 2;
     case PLANISH_GELU_TANH:
         return m * (1 + tanhl(sqrtl(2 / pi) * (m + .044715L * m * m * m))) / 2;
+    case PLANISH_RELU6:
+        return m > 0 ? fminl(m, 6) : 0;
+    case PLANISH_HARDSWISH:
+        return m * fminl(fmaxl(m + 3, 0), 6) / 6;
     default:
         return m;
     }

@@ -64,8 +64,9 @@ static void table(int share) {
     static const planish_pass passes[] = {PLANISH_FORWARD, PLANISH_BACKWARD, PLANISH_STATISTICS,
                                           PLANISH_APPLY};
     static const layout layouts[] = {DENSE, CHANNELS_LAST, MISALIGNED, PADDED};
-    static const planish_activation activations[] = {PLANISH_IDENTITY, PLANISH_RELU, PLANISH_SILU,
-                                                     PLANISH_GELU, PLANISH_GELU_TANH};
+    static const planish_activation activations[] = {
+        PLANISH_IDENTITY,  PLANISH_RELU,  PLANISH_SILU,     PLANISH_GELU,
+        PLANISH_GELU_TANH, PLANISH_RELU6, PLANISH_HARDSWISH};
     int threads = 3;
     const planish_exec ways[] = {
         {.struct_size = sizeof(planish_exec)}, exec_backwards(), exec_threads(&threads)};
@@ -292,7 +293,9 @@ static real activated(planish_activation f, real z) {
            : f == PLANISH_GELU ? z * erfcl(-z / sqrtl(2)) / 2
            : f == PLANISH_GELU_TANH
                ? z * (1 + tanhl(sqrtl(2 / pi) * (z + .044715L * z * z * z))) / 2
-               : z;
+           : f == PLANISH_RELU6     ? fminl(fmaxl(z, 0), 6)
+           : f == PLANISH_HARDSWISH ? z * fminl(fmaxl(z + 3, 0), 6) / 6
+                                    : z;
 }
 static real slope(planish_activation f, real z) {
     const real pi = 3.14159265358979323846264338327950288L, s = 1 / (1 + expl(-z));
@@ -306,6 +309,10 @@ static real slope(planish_activation f, real z) {
         return erfcl(-z / sqrtl(2)) / 2 + z * expl(-z * z / 2) / sqrtl(2 * pi);
     case PLANISH_GELU_TANH:
         return (1 + t) / 2 + z / 2 * (1 - t * t) * sqrtl(2 / pi) * (1 + 3 * .044715L * z * z);
+    case PLANISH_RELU6:
+        return z > 0 && z < 6;
+    case PLANISH_HARDSWISH:
+        return z <= -3 ? 0 : z < 3 ? z / 3 + .5L : 1;
     default:
         return 1;
     }

@@ -128,6 +128,21 @@ static void images(void) {
                 }
 }
 
+/* Activations whose slope jumps elsewhere than at 0. */
+static void jumps(void) {
+    for (int f = PLANISH_RELU6; f <= PLANISH_HARDSWISH; f++)
+        for (image_layer layer = CHANNEL_NORM; layer < IMAGE_LAYERS; layer++)
+            for (int last = 0; last < 2; last++) {
+                norm_case c = rows_case(PLANISH_BACKWARD, PLANISH_LAYER, 7, last ? 130 : 1100);
+                c.activation = (planish_activation)f;
+                each_dtype(c, 1);
+                c = image_case(PLANISH_BACKWARD, PLANISH_LAYER, layer, 2, 12, 5, 3, 4);
+                c.activation = (planish_activation)f;
+                c.in = c.out = last ? CHANNELS_LAST : DENSE;
+                each_dtype(c, 1);
+            }
+}
+
 /* Beyond the caches, where rows go other ways. */
 static void large(void) {
     for (int k = 0; k < KINDS; k += 5) {
@@ -149,6 +164,7 @@ int main(int argc, char **argv) {
     gathered();
     images();
     large();
+    jumps();
     report_accuracy();
     return test_finish("given statistics");
 }

@@ -313,13 +313,13 @@ static void activated_rows(void) {
     for (int p = 0; p < 3; p++)
         for (size_t i = 0; i < sizeof cols / sizeof *cols; i++)
             each_of(rows_case(passes[p], PLANISH_LAYER, cols[i] < 300 ? 39 : 7, cols[i]),
-                    PLANISH_SILU, PLANISH_GELU_TANH);
+                    PLANISH_SILU, PLANISH_HARDSWISH);
 }
 
 static void activations(void) {
     activated_images(PLANISH_SILU, PLANISH_RELU);
     activated_rows();
-    activated_images(PLANISH_GELU, PLANISH_GELU_TANH);
+    activated_images(PLANISH_GELU, PLANISH_HARDSWISH);
 }
 
 int main(int argc, char **argv) {

@@ -158,7 +158,7 @@ static void activated_numbers(void) {
                                    -100, 1e4L,  -1e4L,  1e30L,   NAN, -INFINITY, INFINITY,     -3};
     enum { COUNT = sizeof numbers / sizeof *numbers };
     for (int t = 0; t < TYPES; t++)
-        for (int f = PLANISH_SILU; f <= PLANISH_GELU_TANH; f++) {
+        for (int f = PLANISH_SILU; f <= PLANISH_HARDSWISH; f++) {
             norm_case c =
                 image_case(PLANISH_FORWARD, PLANISH_LAYER, INSTANCE_NORM, 1, COUNT, 3, 7, 1);
             case_set_types(&c, types[t]);
@@ -174,10 +174,13 @@ static void activated_numbers(void) {
             for (int i = 0; i < COUNT; i++) {
                 const real z = bundle_get(&b, BIAS, i), got = bundle_get(&b, Y, i * 21 + 20);
                 const real t3 = sqrtl(8 / acosl(-1)) * (z + .044715L * z * z * z);
-                const real want = f == PLANISH_RELU   ? (z <= 0 ? 0 : z)
-                                  : f == PLANISH_SILU ? z / (1 + expl(-z))
-                                  : f == PLANISH_GELU ? z * erfcl(-z * sqrtl(.5L)) / 2
-                                                      : z / (1 + expl(-t3));
+                const real want = f == PLANISH_RELU    ? (z <= 0 ? 0 : z)
+                                  : f == PLANISH_SILU  ? z / (1 + expl(-z))
+                                  : f == PLANISH_GELU  ? z * erfcl(-z * sqrtl(.5L)) / 2
+                                  : f == PLANISH_RELU6 ? fminl(fmaxl(z, 0), 6)
+                                  : f == PLANISH_HARDSWISH
+                                      ? fmaxl(z, -3) * fminl(fmaxl(z + 3, 0), 6) / 6
+                                      : z / (1 + expl(-t3));
                 /* 3 ULP, and what is left where SiLU stops falling (planish.h). The exponents of
                  * GELU are products: one of 80 is off by 80 roundings of f32 or f64. */
                 const bool is_long = element_bytes(types[t]) > 2 && f >= PLANISH_GELU && z < 0;

@@ -87,6 +87,8 @@ static const stage_set sets[] = {
     {"all, gate before",
      DX | ADDED | DROPPED | COLUMN | PART(S_ROW_SCALE) | MODULATED | GATED | WEIGHTS | BIAS,
      PLANISH_SILU, .75, PLANISH_GATE_BEFORE},
+    {"modulation, relu6", DX | MODULATED | WEIGHTS | BIAS, PLANISH_RELU6, 0, 0},
+    {"residual, hardswish", DX | ADDED | WEIGHTS | BIAS, PLANISH_HARDSWISH, 0, 0},
 };
 enum { SETS = sizeof sets / sizeof *sets };
 

@@ -75,6 +75,8 @@ static const stage_set sets[] = {
      PART(S_SUM) | DROPPED | MODULATED | WEIGHTS | PART(S_ROW_SCALE) | PART(S_COLUMN_SCALE) |
          PART(S_GATE),
      PLANISH_SILU, .75, PLANISH_GATE_BEFORE},
+    {"modulation, relu6", MODULATED | WEIGHTS, PLANISH_RELU6, 0, 0},
+    {"residual, hardswish", ADDED | WEIGHTS, PLANISH_HARDSWISH, 0, 0},
 };
 
 static void put_stages(staged_case *c, const stage_set *a) {

@@ -34,7 +34,7 @@ Exec, PlanishError, workspace = structs.Exec, driver.PlanishError, driver.worksp
 
 FORWARD, BACKWARD = 0, 1
 LAYER, RMS = 0, 1
-IDENTITY, SILU, RELU, GELU, GELU_TANH = range(5)
+IDENTITY, SILU, RELU, GELU, GELU_TANH, RELU6, HARDSWISH = range(7)
 #: By architecture: multiprocessors, shared memory of a block, blocks of a cluster, cooperative.
 LIMITS = {80: (108, 166912, 1, 1), 90: (132, 232448, 16, 1)}
 

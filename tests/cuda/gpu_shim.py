@@ -18,7 +18,7 @@ MOST_ROLES = 64  #: with those of the stages around a norm, which the shim's pla
 DTYPES = ("f32", "f16", "bf16", "f64", "none")
 FORWARD, BACKWARD, FROM_Y, STATISTICS, APPLY = range(5)
 LAYER, RMS = 0, 1
-SILU, RELU, GELU, GELU_TANH = 1, 2, 3, 4
+SILU, RELU, GELU, GELU_TANH, RELU6, HARDSWISH = 1, 2, 3, 4, 5, 6
 
 
 class ShimError(RuntimeError):

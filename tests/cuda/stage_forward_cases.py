@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from typing import Any
 
-from c_api import GELU, GELU_TANH, LAYER, RELU, RMS, SILU
+from c_api import GELU, GELU_TANH, HARDSWISH, LAYER, RELU, RELU6, RMS, SILU
 from stage_forward import ForwardCase
 
 
@@ -28,6 +28,8 @@ def stages() -> dict[str, dict[str, Any]]:
         "relu": {"activation": RELU, "sum": "bf16", "residual": "bf16"},
         "gelu": {"activation": GELU, "shift": "f32"},
         "gelu tanh": {"activation": GELU_TANH, "scale": "bf16"},
+        "relu6": {"activation": RELU6, "scale": "bf16"},
+        "hardswish": {"activation": HARDSWISH, "scale": "bf16"},
         "gate": {"gate": "bf16"},
         "gate first": {"gate": "bf16", "gate_before": True},
         "gate first with sum": {"gate": "bf16", "gate_before": True, "sum": "bf16"},

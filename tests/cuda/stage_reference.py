@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
-from c_api import GELU, GELU_TANH, IDENTITY, RELU, SILU
+from c_api import GELU, GELU_TANH, HARDSWISH, IDENTITY, RELU, RELU6, SILU
 
 import torch
 
@@ -75,12 +75,19 @@ def activated(m: torch.Tensor, which: int) -> tuple[torch.Tensor, torch.Tensor]:
         t = torch.tanh(a * (m + b * m**3))
         slope = 0.5 * (1 + t) + 0.5 * m * (1 - t * t) * a * (1 + 3 * b * m * m)
         return 0.5 * m * (1 + t), slope
+    if which == RELU6:
+        return m.clamp(0, 6), ((m > 0) & (m < 6)).to(m.dtype)
+    if which == HARDSWISH:
+        inside, above = (m > -3) & (m < 3), (m >= 3).to(m.dtype)
+        return m * (m + 3).clamp(0, 6) / 6, torch.where(inside, m / 3 + 0.5, above)
     return m, torch.ones_like(m)
 
 
 #: The most that f' and f'' are anywhere: what an error of m becomes in f(m) and in f'(m).
 STEEPEST = {IDENTITY: 1.0, SILU: 1.1, RELU: 1.0, GELU: 1.13, GELU_TANH: 1.13}
+STEEPEST |= {RELU6: 1.0, HARDSWISH: 1.5}
 BENT = {IDENTITY: 0.0, SILU: 0.5, RELU: 0.0, GELU: 0.8, GELU_TANH: 0.83}
+BENT |= {RELU6: 0.0, HARDSWISH: 0.34}
 
 
 def silu_terms(g: torch.Tensor) -> torch.Tensor:

@@ -26,7 +26,9 @@ from gpu_shim import (
     FROM_Y,
     GELU,
     GELU_TANH,
+    HARDSWISH,
     LAYER,
+    RELU6,
     RMS,
     SILU,
     STATISTICS,
@@ -267,9 +269,9 @@ def head_plans(arch: int) -> Iterator[tuple[str, AnyPlan, int]]:
 
 
 def gelu_plans(arch: int) -> Iterator[tuple[str, AnyPlan, int]]:
-    """Both GELUs behind rows, channels and groups, forward and backward."""
+    """GELUs, ReLU6 and Hardswish behind rows, channels and groups, forward and backward."""
     works = itertools.product(
-        (FORWARD, BACKWARD), (GELU, GELU_TANH), ("f16", "bf16", "f32"), range(6)
+        (FORWARD, BACKWARD), (GELU, GELU_TANH, RELU6, HARDSWISH), ("f16", "bf16", "f32"), range(6)
     )
     for i, (direction, activation, dtype, which) in enumerate(works):
         types = same(dtype, direction, "f32" if i % 5 == 4 else None)

@@ -54,7 +54,7 @@ def test_any_axes(axis: Any) -> None:
     assert np.allclose(np.asarray(y), z.astype(np.float64), atol=3e-6)
 
 
-@pytest.mark.parametrize("name", ["silu", "relu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize("name", ["silu", "relu", "gelu", "gelu_tanh", "relu6", "hardswish"])
 def test_activations(name: str) -> None:
     x, weight, bias = array(5, (9, 40)), array(6, (40,)), array(7, (40,))
     act = {
@@ -62,6 +62,8 @@ def test_activations(name: str) -> None:
         "relu": jax.nn.relu,
         "gelu": lambda z: jax.nn.gelu(z, approximate=False),
         "gelu_tanh": jax.nn.gelu,
+        "relu6": jax.nn.relu6,
+        "hardswish": jax.nn.hard_swish,
     }[name]
     wanted = act(pj.layer_norm(x, weight, bias))
     found = pj.layer_norm(x, weight, bias, activation=name)

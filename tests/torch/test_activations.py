@@ -16,6 +16,8 @@ ACTIVATIONS = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
+    "relu6": F.relu6,
+    "hardswish": F.hardswish,
 }
 #: x's shape, the axes of the norm: rows, rows of few columns, channels, channels and rows.
 SHAPES = [((9, 1000), (1,)), ((7, 5, 24), (2,)), ((3, 24, 9, 7), (1,)), ((2, 6, 5, 4), (1, 3))]
@@ -85,11 +87,11 @@ def test_second_derivatives(rms: bool, activation: str) -> None:
         return norm(tensors[0], 1, tensors[1], tensors[2], activation=activation)
 
     assert torch.autograd.gradcheck(run, (x, weight, bias))
-    if activation != "relu":  # its slope jumps
+    if activation not in ("relu", "relu6", "hardswish"):  # their slopes jump
         assert torch.autograd.gradgradcheck(run, (x, weight, bias))
 
 
-@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_group_norm(activation: str) -> None:
     torch.manual_seed(SEED)
     x = torch.randn(2, 12, 9, 7, requires_grad=True)

@@ -25,6 +25,8 @@ FOLLOWS: dict[str | None, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": lambda y: F.gelu(y, approximate="tanh"),
+    "relu6": F.relu6,
+    "hardswish": F.hardswish,
 }
 PAIRS = [
     (planish.BatchNorm1d, nn.BatchNorm1d, (4, 6)),

@@ -295,13 +295,13 @@ def test_use_kernels_runs_planish_and_asks_nothing_of_the_net(monkeypatch):
     model = _tiny_llama().bfloat16()
     own = model(IDS).logits
     calls = []
-    runner = planish.hf.forms.runner
+    runner = planish.hf.runners.runner
 
     def counted(form: Any) -> Any:
         run = runner(form)
         return lambda *given: calls.append(given) or run(*given)
 
-    monkeypatch.setattr(planish.hf.forms, "runner", counted)
+    monkeypatch.setattr(planish.hf.runners, "runner", counted)
     monkeypatch.setattr(planish.hf, "_places", {})
     for training in (True, False, True):  # train() and eval() bind again
         model.train(training)

@@ -114,6 +114,8 @@ def check(model: nn.Module, x: Tensor, fused: int, calls: int, **how: bool) -> N
 
 
 X = torch.randn(4, 6, 7, 5)
+#: What planish fuses.
+ACTIVATIONS = [nn.ReLU, nn.SiLU, nn.GELU, lambda: nn.GELU("tanh"), nn.ReLU6, nn.Hardswish]
 
 
 def test_plain_norms_are_left() -> None:
@@ -121,12 +123,12 @@ def test_plain_norms_are_left() -> None:
     check(model, X, 0, 2)
 
 
-@pytest.mark.parametrize("act", [nn.ReLU, nn.SiLU, nn.GELU, lambda: nn.GELU("tanh")])
+@pytest.mark.parametrize("act", ACTIVATIONS)
 def test_an_activation_stays_apart(act: Callable[[], nn.Module]) -> None:
     check(nn.Sequential(nn.Conv2d(6, 6, 1), nn.BatchNorm2d(6), act()), X, 1, 1, activations=True)
 
 
-@pytest.mark.parametrize("act", [nn.ReLU6, nn.Hardswish, nn.Tanh])
+@pytest.mark.parametrize("act", [nn.LeakyReLU, nn.Mish, nn.Tanh])
 def test_an_activation_that_planish_has_not_is_lost(act: type[nn.Module]) -> None:
     check(nn.Sequential(nn.Conv2d(6, 6, 1), nn.BatchNorm2d(6), act()), X, 0, 1, activations=True)
 
@@ -259,7 +261,7 @@ def test_a_model_of_timms_differs(name: str, activations: int, how: str) -> None
         assert (ours - expected).abs().max() <= 1e-3 * expected.abs().max()
 
 
-@pytest.mark.parametrize("act", [nn.Tanh, nn.Hardswish, nn.ReLU6])
+@pytest.mark.parametrize("act", [nn.Tanh, nn.Mish, nn.LeakyReLU])
 def test_timms_norm_loses_what_planish_does_not_fuse(act: type[nn.Module]) -> None:
     norm_act: Any = pytest.importorskip("timm.layers.norm_act", reason="timm is not installed")
     fused = norm_act.BatchNormAct2d(6, act_layer=nn.SiLU)

@@ -1,7 +1,8 @@
 """`planish bench choices`: where planish's kernels are faster than what inductor makes of a norm.
 
 Each norm is compiled alone, with the residual sum in front of it, or with the activation behind it,
-and its forward and its backward are timed beside planish's operators that do the same. The shapes
+and its forward and its backward are timed beside planish's operators that do the same: on a GPU in
+CUDA graphs, and on a CPU in compiled graphs, for what calls these is part of their time. The shapes
 are those of no particular model: each stands for the class around it. It writes the rows of this
 kind of device into a copy of planish/compile/choices.json, which planish's backend of torch.compile
 decides by.
@@ -15,7 +16,7 @@ import argparse
 import json
 import math
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,13 @@ from typing import Any
 import torch._functorch.config
 import torch.nn.functional as F
 
+import planish
 import torch
 from planish.compile import forms, table
 from planish.operators import call
 from torch import Tensor
 
+from .choice_classes import Class, classes
 from .gpu import replayed, side_stream
 from .machine import describe
 from .program import launch, parser
@@ -36,29 +39,6 @@ from .timing import QUICK, THOROUGH, Timed, interleave, loop, ratio
 _DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 #: Large tensors that one trial goes around in: more than a GPU's L2 holds.
 _ROTATED_BYTES = 200 << 20
-
-
-@dataclass(frozen=True)
-class Class:
-    """One pass of norms that one shape stands for."""
-
-    layout: str
-    dtype: str
-    direction: str
-    shape: tuple[int, ...]
-    columns: tuple[int, int | None]
-    elements: tuple[int, int | None]
-    groups: int = 0
-
-    @property
-    def rms(self) -> bool:
-        """Whether it is an RMS norm."""
-        return self.layout.startswith("rms")
-
-    @property
-    def staged(self) -> bool:
-        """Whether something stands beside the norm."""
-        return self.layout.endswith("stages")
 
 
 @dataclass(frozen=True)
@@ -78,80 +58,17 @@ class Found:
     noisy: bool
 
 
-# ---- Classes -------------------------------------------------------------------------------------
-
-
-#: Rows of these columns stand for those from the first number on. Up to 1024 inductor holds a row.
-_GPU_COLUMNS = {320: 160, 704: 474, 1600: 1025, 4608: 2715, 10240: 6869}
-_CPU_COLUMNS = {160: 80, 640: 320, 2560: 1280}
-
-
-def _bounds(sizes: Sequence[int], at: int) -> tuple[int, int | None]:
-    """From the geometric middle to the size before, to that of the next; the last has no end."""
-    low = sizes[at] // 2 if at == 0 else math.isqrt(sizes[at - 1] * sizes[at])
-    return low, None if at == len(sizes) - 1 else math.isqrt(sizes[at] * sizes[at + 1])
-
-
-def _passes(
-    layout: str, dtype: str, shapes: Sequence[tuple[int, ...]], columns: Any, groups: int = 0
-) -> Iterator[Class]:
-    """Forward and backward of norms of these shapes, which differ in their elements."""
-    device = table.device_kind(torch.device("cuda" if dtype == "bf16" else "cpu"))
-    for backward in (False, True):
-        by: dict[str, list[tuple[int, ...]]] = {}
-        for shape in shapes:
-            counts = shape[1], math.prod(shape)
-            direction = table.direction_of(device, layout, *counts, backward)
-            by.setdefault(direction, []).append(shape)
-        for direction, own in by.items():
-            sizes = [math.prod(shape) for shape in own]
-            for at, shape in enumerate(own):
-                bounds = _bounds(sizes, at)
-                yield Class(layout, dtype, direction, shape, columns, bounds, groups)
-
-
-def _rows(device: str, quick: bool) -> Iterator[Class]:
-    cuda = device == "cuda"
-    columns = _GPU_COLUMNS if cuda else _CPU_COLUMNS
-    starts = [*columns.values(), None]
-    elements = (
-        [1 << 19, 1 << 22, 1 << 23, 1 << 25, 1 << 28] if cuda else [1 << 15, 1 << 18, 1 << 22]
-    )
-    if quick:
-        elements = elements[1:2]
-    kinds = ["layer rows", "layer rows with stages", "rms rows", "rms rows with stages"]
-    for layout in kinds:
-        for at, cols in enumerate(columns):
-            shapes = [(max(count // cols, 1), cols) for count in elements]
-            bounds = starts[at], starts[at + 1]
-            yield from _passes(layout, "bf16" if cuda else "f32", shapes, bounds)
-
-
-def _images(device: str, quick: bool) -> Iterator[Class]:
-    cuda = device == "cuda"
-    dtype = "bf16" if cuda else "f32"
-    batch, channels, groups = (16, 192, 32) if cuda else (2, 48, 8)
-    sides = [12, 48] if quick else [12, 48, 144] if cuda else [8, 24, 96]
-    shapes = [(batch, channels, side, side) for side in sides]
-    for layout in ("nchw", "nhwc"):
-        for behind in ("", " with stages"):
-            yield from _passes(f"layer groups {layout}{behind}", dtype, shapes, (0, None), groups)
-    yield from _passes("layer channels", dtype, shapes, (0, None))
-
-
-def classes(device: str, quick: bool) -> list[Class]:
-    """What is measured on a kind of device."""
-    return [*_rows(device, quick), *_images(device, quick)]
-
-
 # ---- One class, by torch's functions and by planish's operators ----------------------------------
 
 
-def _formula(one: Class) -> Callable[..., Any]:
-    """The norm in torch's functions, and what stands beside it."""
+def _formula(one: Class, fused: bool = False) -> Callable[..., Any]:
+    """The norm in torch's functions, and what stands beside it; ``fused``: an activation is an
+    argument of planish's."""
     if one.groups:
 
         def of_groups(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+            if one.staged and fused:
+                return planish.group_norm(x, one.groups, w, b, activation="silu")
             y = F.group_norm(x, one.groups, w, b, 1e-5)
             return F.silu(y) if one.staged else y
 
@@ -236,8 +153,10 @@ def _tensor(one: Class, device: str, dtype: torch.dtype) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last) if "nhwc" in one.layout else x
 
 
-def _compiled(one: Class) -> Any:
-    return torch.compile(_formula(one), dynamic=False, fullgraph=True)
+def _compiled(one: Class, taken: bool = False) -> Any:
+    """By inductor alone, or with the norm ``taken`` by planish."""
+    how: Any = {"backend": "planish", "options": {"planish": "always"}} if taken else {}
+    return torch.compile(_formula(one, taken), dynamic=False, fullgraph=True, **how)
 
 
 def _leaves(one: Class, device: str, dtype: torch.dtype) -> list[Tensor]:
@@ -249,12 +168,34 @@ def _leaves(one: Class, device: str, dtype: torch.dtype) -> list[Tensor]:
     return [x, w, b, *([_tensor(one, device, dtype).requires_grad_()] if residual else [])]
 
 
-def _works(one: Class, device: str) -> dict[str, Timed]:
+def _graphs(one: Class) -> dict[str, Timed]:
+    """A graph of inductor's alone and one with planish's operators, on the CPU."""
+    leaves = _leaves(one, "cpu", _DTYPES[one.dtype])
+    gradients = [_tensor(one, "cpu", _DTYPES[one.dtype]) for _ in range(2)]
+    wrt = [leaf for at, leaf in enumerate(leaves) if not (one.rms and at == 2)]
+    calls: dict[str, Callable[[], object]] = {}
+    for name in ("inductor", "planish"):
+        compiled = _compiled(one, name == "planish")
+        y = compiled(*leaves)
+        results = y if isinstance(y, tuple) else (y,)
+
+        def forward(compiled: Any = compiled) -> object:
+            return compiled(*leaves)
+
+        def backward(results: Any = results) -> object:
+            given = gradients[: len(results)]
+            return torch.autograd.grad(results, wrt, given, retain_graph=True)
+
+        calls[name] = forward if one.direction == table.FORWARD else backward
+    return {name: loop(call) for name, call in calls.items()}
+
+
+def _kernels(one: Class, device: str) -> dict[str, Timed]:
     """Inductor's pass and planish's, over as many sets of tensors as exceed the L2."""
     dtype = _DTYPES[one.dtype]
     numel = math.prod(one.shape)
     bytes_ = numel * dtype.itemsize * (4 + 2 * one.staged)
-    sets = max(1, min(16, _ROTATED_BYTES // bytes_)) if device == "cuda" else 1
+    sets = max(1, min(16, _ROTATED_BYTES // bytes_))
     compiled, ours = _compiled(one), _Operators(one)
     calls: dict[str, list[Callable[[], object]]] = {"inductor": [], "planish": []}
     forward = one.direction == table.FORWARD
@@ -289,9 +230,7 @@ def _works(one: Class, device: str) -> dict[str, Timed]:
 
         calls["inductor"].append(inductor_forward if forward else inductor_backward)
         calls["planish"].append(planish_forward if forward else planish_backward)
-    if device == "cuda":
-        return {name: replayed(each) for name, each in calls.items()}
-    return {name: loop(each[0]) for name, each in calls.items()}
+    return {name: replayed(each) for name, each in calls.items()}
 
 
 def measure(one: Class, device: str, quick: bool) -> Found:
@@ -301,7 +240,7 @@ def measure(one: Class, device: str, quick: bool) -> Found:
     torch._functorch.config.donated_buffer = False  # a backward is called many times
     kind = table.device_kind(torch.device(device, 0) if device == "cuda" else torch.device(device))
     with side_stream() if device == "cuda" else torch.enable_grad():
-        works = _works(one, device)
+        works = _kernels(one, device) if device == "cuda" else _graphs(one)
     samples = interleave(works, effort, alike=True)
     times = ratio(samples["inductor"], samples["planish"])
     found = Found(

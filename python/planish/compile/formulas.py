@@ -101,6 +101,10 @@ def _slope(code: int, m: Tensor) -> Tensor:
         return sigmoid * (1 + m * (1 - sigmoid))
     if code == 2:
         return torch.where(m <= 0, 0.0, 1.0)
+    if code == 5:
+        return torch.where((m <= 0) | (m >= 6), 0.0, 1.0)
+    if code == 6:
+        return torch.where(m <= -3, 0.0, torch.where(m < 3, m / 3 + 0.5, 1.0))
     approximate = "tanh" if code == 4 else "none"
     gelu_backward: Any = torch.ops.aten.gelu_backward
     return gelu_backward(torch.ones_like(m), m, approximate=approximate)  # type: ignore[no-any-return]

@@ -39,8 +39,9 @@ def batch_norm(
     themselves and ``momentum`` of the mean and the unbiased variance. Otherwise they are the mean
     and the variance, and may not be None.
 
-    ``activation``: ``"relu"``, ``"silu"``, ``"gelu"`` (with erf) or ``"gelu_tanh"``; ``addend``: a
-    tensor of ``input``'s shape, such as the residual of a block. Neither takes a pass of its own.
+    ``activation``: ``"relu"``, ``"silu"``, ``"gelu"`` (with erf), ``"gelu_tanh"``, ``"relu6"`` or
+    ``"hardswish"``; ``addend``: a tensor of ``input``'s shape, such as the residual of a block.
+    Neither takes a pass of its own.
     The backward keeps ``input``, and of what stands behind: nothing for an activation, the result
     for ``"relu"`` behind an addend, else the addend.
 

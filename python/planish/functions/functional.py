@@ -202,7 +202,8 @@ def layer_norm(
 
     ``out_dtype``: the result's dtype where it is not x's; y is rounded to it once.
 
-    ``activation="silu"``, ``"relu"``, ``"gelu"`` (with erf) or ``"gelu_tanh"`` returns that of y.
+    ``activation="silu"``, ``"relu"``, ``"gelu"`` (with erf), ``"gelu_tanh"``, ``"relu6"`` or
+    ``"hardswish"`` returns that of y.
     It is fused: y is not rounded before it, there is no pass over memory of its own, and nothing
     kept for the backward but what the norm keeps. Behind ``cast="xhat"``, and on a GPU for rows of
     more than 16 KiB or whose elements are no neighbours (but the channels of images), torch's own

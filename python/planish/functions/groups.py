@@ -61,7 +61,8 @@ def group_norm(
     The result is laid out as x, channels last included. Dtypes: f16, bf16, f32 and f64, each tensor
     its own. Differentiable any number of times, forward mode included.
 
-    ``activation="silu"``, ``"relu"``, ``"gelu"`` (with erf) or ``"gelu_tanh"`` returns that of y.
+    ``activation="silu"``, ``"relu"``, ``"gelu"`` (with erf), ``"gelu_tanh"``, ``"relu6"`` or
+    ``"hardswish"`` returns that of y.
     It is fused: no pass over memory of its own, and nothing kept for the backward but what the norm
     keeps. For images of less than four pixels torch's own runs on the result.
 

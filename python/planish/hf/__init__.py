@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from planish.hf import marks
 from planish.operators.arguments import DEVICES
-from planish.replacing import forms, probe
+from planish.replacing import probe, runners
 from torch import Tensor, nn
 
 __all__ = ["LAYERS", "register", "registered", "unregister"]
@@ -45,7 +45,7 @@ _EPSILONS = {"variance_epsilon": 1e-6, "eps": 1e-5}  # two: which of them a clas
 class _Known(NamedTuple):
     """How planish computes what a class computes, in which dtypes of x and weight."""
 
-    run: forms.Run
+    run: runners.Run
     gated: bool
     pairs: frozenset[probe.Pair]
 
@@ -70,7 +70,7 @@ def _find(cls: type[nn.Module], activation: Any) -> int:
     proof = probe.prove(cls, _made(cls, activation))
     if isinstance(proof, str) or proof.form.kind != "rms" or proof.form.axis != -1:
         return -1
-    _found.append(_Known(forms.runner(proof.form), proof.form.gate is not None, proof.pairs))
+    _found.append(_Known(runners.runner(proof.form), proof.form.gate is not None, proof.pairs))
     return len(_found) - 1
 
 

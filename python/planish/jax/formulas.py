@@ -19,6 +19,8 @@ _ACTIVATIONS = {
     2: jax.nn.relu,
     3: lambda z: jax.nn.gelu(z, approximate=False),
     4: lambda z: jax.nn.gelu(z, approximate=True),
+    5: jax.nn.relu6,
+    6: jax.nn.hard_swish,
 }
 
 

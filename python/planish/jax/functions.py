@@ -17,6 +17,7 @@ __all__ = ["activation_of", "group_norm", "layer_norm", "offset_of", "plain", "p
 __all__ += ["rms_norm", "rounds"]
 
 _ACTIVATIONS = {None: 0, "silu": 1, "swish": 1, "relu": 2, "gelu": 3, "gelu_tanh": 4}
+_ACTIVATIONS |= {"relu6": 5, "hardswish": 6}
 
 
 def activation_of(function: str, name: str | None) -> int:
@@ -55,8 +56,9 @@ def layer_norm(
     ``weight`` and ``bias`` have the sizes of the axes ``axis`` in their order in x, or are None.
     Dtypes: float16, bfloat16, float32, float64, each array its own; the arithmetic is f32, f64 if
     any array is. The result is rounded once, to ``out_dtype`` (x's by default). ``activation``:
-    None, "silu", "relu", "gelu" or "gelu_tanh". Bits depend on the row alone, not on threads or on
-    the batch. ``eps`` may be traced; the norm is then made of JAX's own operators.
+    None, "silu", "relu", "gelu", "gelu_tanh", "relu6" or "hardswish". Bits depend on the row alone,
+    not on threads or on the batch. ``eps`` may be traced; the norm is then made of JAX's own
+    operators.
 
     Works under jit, grad (to any order), vmap, scan, remat and shard_map, on CPUs and NVIDIA GPUs.
 

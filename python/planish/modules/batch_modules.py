@@ -201,9 +201,9 @@ class BatchNorm2d(_BatchNorm, nn.BatchNorm2d):
     of x (N, C, H, W), with mean and (biased) variance over all axes but the channels; in eval the
     running ones. Arguments, parameters, buffers, state_dict and errors are torch's.
 
-    ``activation``: ``"relu"``, ``"silu"``, ``"gelu"`` or ``"gelu_tanh"``, which is f; ``addend`` is
-    the second argument of the call: the residual of a block. Both are part of the norm's own passes
-    over memory.
+    ``activation`` is f: None, ``"relu"``, ``"silu"``, ``"gelu"``, ``"gelu_tanh"``, ``"relu6"`` or
+    ``"hardswish"``; ``addend`` is the second argument of the call: the residual of a block. Both
+    are part of the norm's own passes over memory.
 
     ``once=True``: a forward that a checkpoint computes again, inside of a backward, leaves the
     running statistics as they are. By default it brings them up to date a second time, as torch

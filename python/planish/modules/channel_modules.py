@@ -186,9 +186,9 @@ class GroupNorm(nn.GroupNorm):
         y = f((x - mean) / sqrt(var + eps) * weight + bias)
 
     with mean and (biased) variance over a group's channels and all axes after them; weight and bias
-    of C elements. ``activation`` is f: None, ``"silu"``, ``"relu"``, ``"gelu"`` or ``"gelu_tanh"``,
-    in the same pass over memory: see :func:`planish.group_norm`. Parameters and state_dict are
-    torch's.
+    of C elements. ``activation`` is f: None, ``"silu"``, ``"relu"``, ``"gelu"``, ``"gelu_tanh"``,
+    ``"relu6"`` or ``"hardswish"``, in the same pass over memory: see :func:`planish.group_norm`.
+    Parameters and state_dict are torch's.
 
     Raises ValueError for another activation, and where ``num_groups`` does not divide
     ``num_channels``.
@@ -236,6 +236,10 @@ class GroupNorm(nn.GroupNorm):
                     y = F.gelu(y)
                 elif self.activation == "gelu_tanh":
                     y = F.gelu(y, approximate="tanh")
+                elif self.activation == "relu6":
+                    y = F.relu6(y)
+                elif self.activation == "hardswish":
+                    y = F.hardswish(y)
                 else:
                     y = F.silu(y)
         else:

@@ -1,11 +1,12 @@
 """Modules over channels without an operator of torch's that says the same: InstanceNorm, whose
-running statistics are its own affair, and EvoNorm-S0."""
+running statistics are its own affair, EvoNorm-S0 and global response norm."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from planish.functions.response import global_response_norm
 from planish.library.seen import needs_graph
 from planish.modules.channel_modules import check_image, planish_runs
 from planish.modules.norm_modules import held_parameter
@@ -14,7 +15,8 @@ from planish.operators.call import Norm
 from planish.operators.ways import Way, leaf, way_of
 from torch import Tensor, nn
 
-__all__ = ["EvoNorm2dS0", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"]
+__all__ = ["EvoNorm2dS0", "GlobalResponseNorm"]
+__all__ += ["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"]
 
 
 class _InstanceNorm:
@@ -219,3 +221,56 @@ class EvoNorm2dS0(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, groups={self.groups}, eps={self.eps}"
+
+
+class GlobalResponseNorm(nn.Module):
+    """Global response norm (ConvNeXt V2, Woo et al. 2023) of (N, H, W, C), or without
+    ``channels_last`` of (N, C, H, W):
+
+        length = sqrt(sum of x^2 over a channel's pixels)
+        y = x + weight * (x * length / (mean of length over channels + eps)) + bias
+
+    with weight and bias of C elements, which are zeros at first. Arguments, parameters and
+    state_dict are those of timm's. :func:`planish.global_response_norm` says the rest.
+
+    Example:
+
+    >>> planish.GlobalResponseNorm(64)(torch.randn(2, 7, 7, 64)).shape
+    torch.Size([2, 7, 7, 64])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        eps: float = 1e-6,
+        channels_last: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        dim = arguments.size_of("GlobalResponseNorm", "dim", dim)
+        self.eps, self.channel_dim = eps, -1 if channels_last else 1
+        self.weight = nn.Parameter(torch.zeros(dim, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.zeros(dim, device=device, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The norm of ``x``, laid out as it. Raises as :func:`planish.global_response_norm`."""
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            y = self._composed(x)
+        else:
+            axis = self.channel_dim
+            y = global_response_norm(x, self.weight, self.bias, self.eps, channel_axis=axis)
+        return y
+
+    def _composed(self, x: Tensor) -> Tensor:
+        """In torch's own operators."""
+        last = self.channel_dim == -1
+        shape, pixels = ([-1], [1, 2]) if last else ([-1, 1, 1], [2, 3])
+        length = torch.linalg.vector_norm(x, 2, pixels, keepdim=True)
+        share = length / (length.mean(self.channel_dim, keepdim=True) + self.eps)
+        y: Tensor = x + self.weight.view(shape) * (x * share) + self.bias.view(shape)
+        return y
+
+    def extra_repr(self) -> str:
+        last = self.channel_dim == -1
+        return f"{self.weight.numel()}, eps={self.eps}, channels_last={last}"

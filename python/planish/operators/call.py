@@ -24,7 +24,15 @@ __all__ = [
 ]
 
 #: What may follow a norm: planish_activation of planish.h.
-ACTIVATIONS = {None: 0, "silu": 1, "relu": 2, "gelu": 3, "gelu_tanh": 4}
+ACTIVATIONS = {
+    None: 0,
+    "silu": 1,
+    "relu": 2,
+    "gelu": 3,
+    "gelu_tanh": 4,
+    "relu6": 5,
+    "hardswish": 6,
+}
 
 #: The results of norm_backward, in their order: the bit of each in ``wanted``.
 GRADIENTS = ("x", "residual", "weight", "bias", "column_scale", "scale", "shift", "gate")

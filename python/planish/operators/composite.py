@@ -16,10 +16,10 @@ from planish.operators import layer_norm as _layer_norm
 from planish.operators.call import Norm
 from torch import Tensor
 
-__all__ = ["activate", "group_norm", "layer_norm", "norm", "statistics"]
+__all__ = ["activate", "computed_in", "group_norm", "layer_norm", "norm", "statistics"]
 
 
-def _computed_in(*tensors: Tensor | None) -> torch.dtype:
+def computed_in(*tensors: Tensor | None) -> torch.dtype:
     """f32, or f64 where a tensor has it."""
     dtype = torch.float32
     for tensor in tensors:
@@ -51,7 +51,7 @@ def norm(
     inside = affine == problem.reduce and not (rms and bias is not None)
     wide = x
     if _is_mixed(x, weight, bias) or not (inside or weight is None is bias):
-        dtype = _computed_in(x, weight, bias)
+        dtype = computed_in(x, weight, bias)
         wide, weight, bias = x.to(dtype), _to(dtype, weight), _to(dtype, bias)
     rows = wide if at_end else wide.permute(order)
     shape = [x.size(axis) for axis in reduce]
@@ -86,7 +86,7 @@ def group_norm(
     """torch's, for dtypes that torch refuses to mix as well."""
     if not _is_mixed(x, weight, bias):
         return F.group_norm(x, groups, weight, bias, eps)
-    dtype = _computed_in(x, weight, bias)
+    dtype = computed_in(x, weight, bias)
     y = F.group_norm(x.to(dtype), groups, _to(dtype, weight), _to(dtype, bias), eps)
     return y.to(x.dtype)
 
@@ -101,6 +101,6 @@ def activate(y: Tensor, activation: str | None) -> Tensor:
 
 def statistics(x: Tensor, reduce: list[int]) -> tuple[Tensor, Tensor]:
     """Mean, and sum of squares of what is left beside it, over these axes, kept with size 1."""
-    wide = x.to(_computed_in(x))
+    wide = x.to(computed_in(x))
     mean = wide.mean(reduce, keepdim=True)
     return mean, (wide - mean).square().sum(reduce, keepdim=True)

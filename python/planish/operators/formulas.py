@@ -84,6 +84,10 @@ def activated(code: int, m: Tensor) -> Tensor:
         return torch.where(m <= 0, 0, m)  # NaN stays, and has slope 1
     if code == 3:
         return functional.gelu(m)
+    if code == 5:
+        return torch.where(m <= 0, 0, torch.where(m >= 6, 6, m))
+    if code == 6:
+        return m * ((m + 3).clamp(0, 6) / 6)
     return functional.gelu(m, approximate="tanh") if code == 4 else m
 
 

@@ -58,12 +58,12 @@ def replace(
     forward. A class with other mathematics is left alone, and so is one whose forward or attributes
     raise.
 
-    ``activations=True`` moves an nn.SiLU or nn.ReLU (nn.GELU, too, behind a BatchNorm) right behind
-    a GroupNorm or BatchNorm into the norm, in an nn.Sequential, where both are attributes of a
-    block that calls one right after the other and the activation nowhere else, and in diffusers'
-    ResnetBlock2D; not where either has hooks or is in several places. What calls the norm of such a
-    pair by itself then gets the activation, too. Blocks that call one ReLU after several BatchNorms
-    get a subclass whose forward calls each together with it.
+    ``activations=True`` moves an nn.SiLU or nn.ReLU (behind a BatchNorm nn.GELU, nn.ReLU6 and
+    nn.Hardswish, too) right behind a GroupNorm or BatchNorm into the norm, in an nn.Sequential,
+    where both are attributes of a block that calls one right after the other and the activation
+    nowhere else, and in diffusers' ResnetBlock2D; not where either has hooks or is in several
+    places. What calls the norm of such a pair by itself then gets the activation, too. Blocks that
+    call one ReLU after several BatchNorms get a subclass whose forward calls each together with it.
 
     ``fuse=True`` also fuses what stands around norms, where a block's forward shows it (read from
     its source, whatever the class): the sum with a residual before a norm, also with LayerScale

@@ -19,6 +19,8 @@ _ACTIVATIONS: dict[type[nn.Module], str | None] = {
     nn.Identity: None,
     nn.SiLU: "silu",
     nn.ReLU: "relu",
+    nn.ReLU6: "relu6",
+    nn.Hardswish: "hardswish",
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import itertools
 import re
 import types
 from collections.abc import Iterator
@@ -92,7 +93,6 @@ _TORCH_OTHERS: tuple[tuple[type[nn.Module], str], ...] = (
 #: Names of what is left alone, and why.
 _KNOWN = (
     ("FrozenBatchNorm", "an affine map: it has no statistics of its own"),
-    ("GlobalResponseNorm", "an L2 norm over the pixels against its mean over channels"),
     ("LocalResponseNorm", "a window over channels: planish has no kernel for it"),
     ("LpNorm", "a plain Lp norm of vectors, no norm of a layer"),
     ("NoNorm", "an affine map: it has no statistics of its own"),
@@ -156,7 +156,8 @@ def is_called_norm(module: nn.Module) -> bool:
     """By its own name or that of its base in torch."""
     name = class_name(module)
     bases = (*_TORCH_BASES, *(base for base, _ in _TORCH_OTHERS))
-    return "norm" in name.lower() or "StdConv" in name or isinstance(module, bases)
+    named = "norm" in name.lower() or name.endswith("GRN") or "StdConv" in name
+    return named or isinstance(module, bases)
 
 
 def why_not(module: nn.Module, parametrized: bool = False) -> str | None:
@@ -241,6 +242,13 @@ def forms(module: nn.Module) -> Iterator[Form]:
         yield from _group_forms(module)
     elif isinstance(module, nn.Conv2d):
         yield Form("convolution", eps="eps", weight="gain" if hasattr(module, "gain") else None)
+    elif "GlobalResponseNorm" in name or name.endswith("GRN"):
+        names: list[str | float] = [eps for eps in _EPS if hasattr(module, eps)]
+        base = Form("response", weight="weight", bias="bias", order="wide")
+        for eps, axis in itertools.product([*names, *_EPS_NUMBERS], (-1, 1)):
+            yield dataclasses.replace(base, eps=eps, axis=axis)
+    elif name.startswith("FilterResponseNorm"):
+        yield Form("filter", 1, weight="weight", bias="bias", eps="eps", then=_then(module))
     elif name.startswith("EvoNorm2dS0"):
         if isinstance(getattr(module, "v", None), Tensor):
             yield Form("evo", 1, weight="weight", bias="bias", eps="eps")

@@ -19,7 +19,16 @@ from planish.replacing.settings import unmarked
 from planish.replacing.state import Reads, own_attributes
 from torch import Tensor, nn
 
-__all__ = ["MULTIPLES", "apart", "copied", "edges", "large_weight", "near_largest", "ordinary"]
+__all__ = [
+    "MULTIPLES",
+    "UNLIKE",
+    "apart",
+    "copied",
+    "edges",
+    "large_weight",
+    "near_largest",
+    "ordinary",
+]
 __all__ += ["seeded", "spread"]
 
 _overrides: Any = torch.overrides
@@ -118,6 +127,8 @@ def ordinary(form: Form, module: Any, size: int, rank: int, dtype: torch.dtype) 
 
 #: So many of the first rows of :func:`edges` are multiples of one, by powers of two.
 MULTIPLES = 3
+#: Kinds of which multiples of a row do not give multiples of the result, or the same.
+UNLIKE = ("evo", "response", "filter")
 
 
 def _placed(form: Form, module: Any, rows: Tensor, rank: int, dtype: torch.dtype) -> Tensor:
@@ -152,7 +163,7 @@ def edges(
     gates[1:MULTIPLES] = gates[0]
     gates[-1] *= 40.0
     x = normal * torch.tensor([*scales, *[1.0] * 5], dtype=torch.float64, device="cpu")[:, None]
-    if form.kind == "evo":  # of which multiples are none of the result
+    if form.kind in UNLIKE:
         x[1:MULTIPLES] = normal[1:MULTIPLES]
     x[one] = 0.0
     x[one, size // 2] = 3.0

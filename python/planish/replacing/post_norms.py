@@ -9,8 +9,8 @@ from typing import Any
 
 from planish.functions import stage_norms
 from planish.library.seen import is_plain
-from planish.replacing import forms, stages
-from planish.replacing.forms import Form, parameter_of
+from planish.replacing import stages
+from planish.replacing.forms import Form, parameter_of, weight_of
 from torch import Tensor, nn
 
 __all__ = ["norm_added", "norm_added_apart"]
@@ -43,7 +43,7 @@ def norm_added(
 
     def run(norm: Any, x: Tensor, residual: Tensor) -> Any:
         function = stage_norms.modulated_rms_norm if rms else stage_norms.modulated_layer_norm
-        weight, bias = forms._weight(form, norm), parameter_of(norm, form.bias)
+        weight, bias = weight_of(form, norm), parameter_of(norm, form.bias)
         eps, offset = stages._eps(form, norm, x), stages._offset(form)
         return function(x, None, residual, weight, bias, eps, weight_offset=offset)
 
@@ -65,7 +65,7 @@ def norm_added(
             and all(_does_nothing(m, *was) for m, was in zip(chain, classes, strict=True))
             and stages._fits(cls, pairs, norm, x.dtype, form, x, residual)
         ):
-            weight, bias = forms._weight(form, norm), parameter_of(norm, form.bias)
+            weight, bias = weight_of(form, norm), parameter_of(norm, form.bias)
             rounding = stages._rounding(form, x.dtype, weight, bias)
             if rounding is not None and rounding[1] == x.dtype:
                 if not chain and is_plain(x, residual) and len(known) < stages._ROOM:

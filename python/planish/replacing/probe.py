@@ -16,7 +16,7 @@ import torch
 from planish.library import counts
 from planish.replacing import edges, families
 from planish.replacing.edges import Changes
-from planish.replacing.forms import Form, NotExact
+from planish.replacing.forms import Form
 from planish.replacing.inputs import apart
 from planish.replacing.inputs import copied as _copy
 from planish.replacing.inputs import seeded as _seeded
@@ -34,6 +34,7 @@ from planish.replacing.prober import (
     Refuses,
 )
 from planish.replacing.prober import ulp as _ulp
+from planish.replacing.runners import NotExact
 from planish.replacing.settings import key_of
 from torch import nn
 
@@ -80,7 +81,7 @@ _lock = threading.RLock()
 
 
 def _ranks(form: Form) -> tuple[int, ...]:
-    if form.kind in ("evo", "convolution"):
+    if form.kind in ("evo", "response", "filter", "convolution"):
         return (4,)
     if form.axis == 1:
         return (4, 3, 5, 2)

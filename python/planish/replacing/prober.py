@@ -11,8 +11,9 @@ import torch
 from planish.operators.arguments import HALF
 from planish.replacing import edges
 from planish.replacing.edges import Changes
-from planish.replacing.forms import Form, runner, size_of
+from planish.replacing.forms import Form, size_of
 from planish.replacing.inputs import copied, ordinary, seeded
+from planish.replacing.runners import runner
 from torch import Tensor, nn
 
 __all__ = ["BOUND_ULP", "DEFAULT_SIZE", "DTYPES", "FEW", "GRADIENT_ULP", "HALF", "NEIGHBOUR_SHARE"]

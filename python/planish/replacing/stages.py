@@ -20,8 +20,8 @@ from planish.modules import norm_modules
 from planish.operators import norms
 from planish.operators.arguments import DEVICES, HALF
 from planish.operators.ways import Way, way_of
-from planish.replacing import forms, swapped
-from planish.replacing.forms import Form, parameter_of
+from planish.replacing import swapped
+from planish.replacing.forms import Form, parameter_of, weight_of
 from torch import Tensor, nn
 
 __all__ = [
@@ -199,7 +199,7 @@ def sum_norm_apart(norm: Any, a: Any, b: Any, chain: tuple[Any, ...] = ()) -> tu
 def _add_norm(
     form: Form, norm: Any, x: Tensor, residual: Tensor, given: dict[str, Any], **stages: Any
 ) -> tuple[Tensor, Tensor]:
-    weight, eps = forms._weight(form, norm), _eps(form, norm, x)
+    weight, eps = weight_of(form, norm), _eps(form, norm, x)
     if form.kind == "rms":
         y, s = stage_norms.add_rms_norm(x, residual, weight, eps, **given, **stages)
     else:
@@ -210,7 +210,7 @@ def _add_norm(
 
 def _given(form: Form, norm: Any, dtype: torch.dtype) -> dict[str, Any] | None:
     """What the function is called with for a sum of this dtype; None: apart."""
-    weight, bias = forms._weight(form, norm), parameter_of(norm, form.bias)
+    weight, bias = weight_of(form, norm), parameter_of(norm, form.bias)
     rounding = _rounding(form, dtype, weight, bias)
     if rounding is None or (form.kind == "rms" and bias is not None):
         return None
@@ -306,7 +306,7 @@ def modulated(cls: type[nn.Module], form: Form, pairs: Pairs) -> Callable[..., A
             and all(_is_along(one, x) for one in stages)
             and (residual is None or (residual.shape == x.shape and residual.dtype == x.dtype))
         ):
-            weight, bias = forms._weight(form, norm), parameter_of(norm, form.bias)
+            weight, bias = weight_of(form, norm), parameter_of(norm, form.bias)
             rounding = _rounding(form, x.dtype, weight, bias)
             if rounding is not None and rounding[1] == x.dtype:
                 eps, offset = _eps(form, norm, x), _offset(form)
@@ -343,7 +343,7 @@ def queries_and_keys(cls: type[nn.Module], form: Form, pairs: Pairs) -> Callable
             and _fits(cls, pairs, k_norm, k.dtype, form, k, q)
             and _eps(form, q_norm, q) == _eps(form, k_norm, k)
         ):
-            weights = forms._weight(form, q_norm), forms._weight(form, k_norm)
+            weights = weight_of(form, q_norm), weight_of(form, k_norm)
             rounding = _rounding(form, q.dtype, weights[0], None)
             if rounding is not None and rounding[1] == q.dtype:
                 xhat, eps = rounding[0], _eps(form, q_norm, q)

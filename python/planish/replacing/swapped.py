@@ -16,10 +16,11 @@ import torch
 from planish.operators.arguments import DEVICES
 from planish.operators.ways import Way, way_of
 from planish.replacing import batch_layers, families, layers
-from planish.replacing.forms import NotExact, parameter_of, runner
+from planish.replacing.forms import parameter_of
 from planish.replacing.layers import Layer
 from planish.replacing.layers import original_of as original_class
 from planish.replacing.probe import Proof, prove
+from planish.replacing.runners import NotExact, runner
 from torch import Tensor, nn
 
 __all__ = ["Swapped", "decide", "form_of", "original_class", "put"]

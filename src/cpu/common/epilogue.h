@@ -162,6 +162,19 @@ INLINE VEC NAME(gelu_tanh_slope)(VEC z) {
     return NAME(logistic_slope)(near, NAME(limited)(NAME(gelu_argument)(near)), slope);
 }
 
+/* z min(max(z + 3, 0), 6) / 6: z itself from 3 on. */
+INLINE VEC NAME(hardswish)(VEC z) {
+    const VEC three = V(set1)(3), near = V(most)(V(sub)(V(set1)(0), three), z);
+    const VEC share = V(least)(V(set1)(6), V(add)(near, three));
+    return V(mul)(near, V(mul)(share, V(set1)((REAL)(1. / 6))));
+}
+/* z / 3 + 1 / 2 between -3 and 3, 0 from there down and 1 from there up. */
+INLINE VEC NAME(hardswish_slope)(VEC z) {
+    const VEC zero = V(set1)(0), one = V(set1)(1), three = V(set1)(3);
+    const VEC s = V(fma)(z, V(set1)((REAL)(1. / 3)), V(set1)((REAL)-.5));
+    return V(drop)(V(add)(V(drop)(s, V(sub)(three, z), zero), one), V(add)(z, three), zero);
+}
+
 /* f(z) */
 INLINE VEC NAME(activated)(const planish_activation f, VEC z) {
     if (f == PLANISH_RELU)
@@ -170,6 +183,10 @@ INLINE VEC NAME(activated)(const planish_activation f, VEC z) {
         return NAME(logistic_part)(V(most)(V(set1)(-EXP(LIMIT)), z), z);
     if (f == PLANISH_GELU)
         return NAME(gelu)(z);
+    if (f == PLANISH_RELU6)
+        return V(least)(V(set1)(6), V(most)(V(set1)(0), z));
+    if (f == PLANISH_HARDSWISH)
+        return NAME(hardswish)(z);
     return f == PLANISH_GELU_TANH ? NAME(gelu_tanh)(z) : z;
 }
 
@@ -194,5 +211,9 @@ INLINE VEC NAME(through)(NAME(epilogue) of, VEC d, VEC xhat) {
     }
     if (f == PLANISH_GELU)
         return V(mul)(d, NAME(gelu_slope)(z));
+    if (f == PLANISH_RELU6)
+        return V(drop)(V(drop)(d, z, V(set1)(0)), V(sub)(V(set1)(6), z), V(set1)(0));
+    if (f == PLANISH_HARDSWISH)
+        return V(mul)(d, NAME(hardswish_slope)(z));
     return f == PLANISH_GELU_TANH ? V(mul)(d, NAME(gelu_tanh_slope)(z)) : d;
 }

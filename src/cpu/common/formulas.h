@@ -36,6 +36,11 @@ static inline double activated_value(planish_activation f, double z) {
     case PLANISH_GELU_TANH:
         z = between(z, -21.1, INFINITY);
         return z * sigmoid(gelu_argument(z));
+    case PLANISH_RELU6:
+        return between(z, 0, 6);
+    case PLANISH_HARDSWISH:
+        z = between(z, -3, INFINITY);
+        return z * (between(z + 3, 0, 6) / 6);
     default:
         return z;
     }
@@ -56,6 +61,10 @@ static inline double activated_slope(planish_activation f, double z) {
         near = between(z, -21.1, 21.1);
         s = gelu_argument(near);
         return sigmoid(s) * (1 + near * gelu_argument_slope(near) * sigmoid(-s));
+    case PLANISH_RELU6:
+        return !(z <= 0 || z >= 6);
+    case PLANISH_HARDSWISH:
+        return z <= -3 ? 0 : z < 3 ? z / 3 + .5 : 1;
     default:
         return 1;
     }

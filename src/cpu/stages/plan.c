@@ -71,7 +71,8 @@ void stages_plan(cpu_plan *plan, const problem *p) {
 /* ---- Its name -------------------------------------------------------------------------------- */
 
 int stages_describe(const problem *p, char *text, size_t bytes) {
-    static const char *const activations[] = {"", "+silu", "+relu", "+gelu", "+gelu_tanh"};
+    static const char *const activations[] = {"",           "+silu",  "+relu",     "+gelu",
+                                              "+gelu_tanh", "+relu6", "+hardswish"};
     const stages *s = &p->stages;
     const bool before = has(p, ROLE_GATE) && s->gate == PLANISH_GATE_BEFORE;
     return snprintf(

@@ -91,4 +91,8 @@ static void NAME(activate)(void *elements, planish_activation f, int64_t n) {
         EACH_OF_ONE(NAME(activated)(PLANISH_GELU, u));
     else if (f == PLANISH_GELU_TANH)
         EACH_OF_ONE(NAME(activated)(PLANISH_GELU_TANH, u));
+    else if (f == PLANISH_RELU6)
+        EACH_OF_ONE(NAME(activated)(PLANISH_RELU6, u));
+    else if (f == PLANISH_HARDSWISH)
+        EACH_OF_ONE(NAME(activated)(PLANISH_HARDSWISH, u));
 }

@@ -58,12 +58,18 @@ static int lanes_of(const batch_tuning *t, int chunks, int chunk_bytes) {
     return best;
 }
 
+/* Activations without an exponential. */
+static bool is_cheap(const cuda_spec *spec) {
+    return spec->activation == PLANISH_RELU || spec->activation == PLANISH_RELU6 ||
+           spec->activation == PLANISH_HARDSWISH;
+}
+
 /* Of a multiprocessor. */
 static int threads_in(const batch_tuning *t, const cuda_spec *spec) {
     const bool active = spec->activation != PLANISH_IDENTITY;
     if (spec->real_double || (is_backward(spec) && active))
         return t->few_threads;
-    const bool slow = active && spec->activation != PLANISH_RELU;
+    const bool slow = active && !is_cheap(spec);
     return is_backward(spec) || slow ? t->some_threads : t->many_threads;
 }
 
@@ -83,7 +89,7 @@ static int at_once_within(int64_t turns, int fewest, int largest) {
 
 static int at_once_of(const batch_tuning *t, const cuda_spec *spec, int64_t turns) {
     const bool back = is_backward(spec), active = spec->activation != PLANISH_IDENTITY;
-    const bool light = !active || (!back && spec->activation == PLANISH_RELU);
+    const bool light = !active || (!back && is_cheap(spec));
     const int fewest = back && active ? t->active_at_once : back ? t->backward_at_once : t->at_once;
     return at_once_within(turns, fewest, !light ? fewest : back ? fewest + 1 : t->most_at_once);
 }

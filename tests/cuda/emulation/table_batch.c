@@ -56,6 +56,8 @@ void table_batch_otherwise(void) {
         c.activation = i % 4 == 3   ? PLANISH_RELU
                        : i % 8 == 2 ? PLANISH_GELU
                        : i % 8 == 5 ? PLANISH_GELU_TANH
+                       : i % 8 == 1 ? PLANISH_RELU6
+                       : i % 8 == 6 ? PLANISH_HARDSWISH
                                     : PLANISH_SILU;
         c.stats = F64;
         c.numbers = i % 3 == 2 ? MEAN_1E4 : i % 3 == 1 ? MEAN_100 : NORMAL;

@@ -15,6 +15,8 @@ void table_activations(void) {
         c.activation = i % 4 == 3   ? PLANISH_RELU
                        : i % 8 == 2 ? PLANISH_GELU
                        : i % 8 == 5 ? PLANISH_GELU_TANH
+                       : i % 8 == 1 ? PLANISH_RELU6
+                       : i % 8 == 6 ? PLANISH_HARDSWISH
                                     : PLANISH_SILU;
         c.stats = i % 9 == 8 ? F32 : F64; /* of f32 the general way, backward */
         c.numbers = of[(i + i / 10) % 3];

@@ -4,14 +4,15 @@
  *
  * Constants: ACTIVATION (a planish_activation), and the dtypes of what is written.
  */
-enum { IDENTITY, SILU, RELU, GELU, GELU_TANH };
+enum { IDENTITY, SILU, RELU, GELU, GELU_TANH, RELU6, HARDSWISH };
 
 constexpr bool ACTIVE = ACTIVATION != IDENTITY;
 /* Results of 16 bits do not show the last digits of f32, nor those of a mean. */
 constexpr bool SHORT_RESULTS = bytes_of(X_TYPE) == 2 && bytes_of(Y_TYPE) == 2 && bytes_of(DX_TYPE) == 2 &&
                                bytes_of(DWEIGHT_TYPE) == 2;
 /* Nor does z, but where the slope jumps. */
-constexpr bool SHORT_Z = SHORT_RESULTS && ACTIVATION != RELU;
+constexpr bool JUMPS = ACTIVATION == RELU || ACTIVATION == RELU6 || ACTIVATION == HARDSWISH;
+constexpr bool SHORT_Z = SHORT_RESULTS && !JUMPS;
 
 /* exp(-z), -87 <= z <= 40, f64 from -708 on (NaN: NaN, or any number); any z of SHORT_RESULTS. */
 __device__ __forceinline__ float exp_minus(float z) {
@@ -94,6 +95,12 @@ template <typename T> __device__ __forceinline__ T activated(T z) {
         return silu_of(z);
     if (ACTIVATION == RELU)
         return z < 0 ? 0 : z;
+    if (ACTIVATION == RELU6)
+        return z < 0 ? 0 : z > 6 ? 6 : z;
+    if (ACTIVATION == HARDSWISH) {
+        const T near = z < -3 ? -3 : z, share = near > 3 ? 6 : near + 3;
+        return near * (share * (T)(1. / 6));
+    }
     if constexpr (ACTIVATION == GELU)
         return gelu_floor(z) * normal_below(z);
     if constexpr (ACTIVATION == GELU_TANH) {
@@ -115,6 +122,10 @@ template <typename T> __device__ __forceinline__ T through_activation(T dy, T z)
     }
     if (ACTIVATION == RELU)
         return z <= 0 ? 0 : dy;
+    if (ACTIVATION == RELU6)
+        return z <= 0 || z >= 6 ? 0 : dy;
+    if (ACTIVATION == HARDSWISH)
+        return z <= -3 ? 0 : z >= 3 ? dy : dy * multiply_add(z, (T)(1. / 3), (T).5);
     if constexpr (ACTIVATION == GELU)
         return dy * multiply_add(gelu_floor(z), normal_density(z), normal_below(z));
     if constexpr (ACTIVATION == GELU_TANH) {

@@ -1,0 +1,164 @@
+"""Global response norm: statistics of a channel's pixels, their share of the mean over channels,
+and one pass by these (the kernels of planish::norm_part_statistics and those behind it). Arguments
+were checked by who calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from planish.library.seen import needs_graph
+from planish.operators import call
+from planish.operators.arguments import DEVICES, DTYPES, device_type
+from planish.operators.composite import computed_in
+from planish.operators.ways import Way
+from torch import Tensor
+
+__all__ = ["response_norm"]
+
+_OPTIONS = call.pack_options(rms=True)
+_DBIAS = 1 << 3
+_ops = torch.ops.planish
+
+
+def _along(vector: Tensor | None, x: Tensor, axis: int, dtype: torch.dtype) -> Tensor | None:
+    """A vector of the channels beside x."""
+    if vector is None:
+        return None
+    sizes = [-1 if i == axis else 1 for i in range(x.dim())]
+    return vector.to(dtype).reshape(sizes)
+
+
+def _pixels(x: Tensor, axis: int) -> list[int]:
+    return [i for i in range(1, x.dim()) if i != axis]
+
+
+def _composed(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, axis: int
+) -> Tensor:
+    """In torch's own operators."""
+    dtype = computed_in(x, weight, bias)
+    wide = x.to(dtype)
+    lengths = torch.linalg.vector_norm(wide, 2, _pixels(x, axis), keepdim=True)
+    factor = lengths / (lengths.mean(axis, keepdim=True) + eps)
+    w, b = (_along(parameter, x, axis, dtype) for parameter in (weight, bias))
+    y: Tensor = wide * (1 + (factor if w is None else factor * w))
+    y = y if b is None else y + b
+    return y.to(x.dtype)
+
+
+def _factors(lengths: Tensor, weight: Tensor | None, eps: float, axis: int) -> tuple[Tensor, ...]:
+    """(1 + weight * share, share, the mean of lengths with eps), all f64."""
+    mean = lengths.mean(axis, keepdim=True).add_(eps)
+    share = lengths / mean
+    w = _along(weight, lengths, axis, torch.float64)
+    return 1 + (share if w is None else share * w), share, mean
+
+
+def _forward(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, axis: int
+) -> tuple[Tensor, Tensor]:
+    """(y, the lengths of all channels' pixels)"""
+    axes = call.pack_axes(_pixels(x, axis), [axis])
+    _, squares = _ops.norm_part_statistics(x, axes, _OPTIONS)
+    lengths = squares.sqrt_()
+    factor, _, _ = _factors(lengths, weight, eps, axis)
+    flat = None if bias is None else bias.reshape(-1)
+    return _ops.norm_apply(x, factor, None, None, flat, axes, _OPTIONS), lengths
+
+
+def _has_kernels(x: Tensor, axis: int) -> bool:
+    """Whether the halves of a backward have fast kernels: a channel's pixels are neighbours."""
+    return axis == 1 and x.is_contiguous()
+
+
+def _products(dy: Tensor, x: Tensor, lengths: Tensor, axis: int) -> Tensor:
+    """The sums of dy * x over each channel's pixels, f64."""
+    if not _has_kernels(x, axis):
+        wide = dy.to(computed_in(dy, x))
+        return (wide * x).sum(_pixels(x, axis), keepdim=True, dtype=torch.float64)
+    axes, ones = call.pack_axes(_pixels(x, axis)), torch.ones_like(lengths)
+    _, c2, _, _ = _ops.norm_backward_statistics(dy, x, ones, None, None, axes, _OPTIONS)
+    return c2 * (x.numel() // max(lengths.numel(), 1))  # type: ignore[no-any-return]
+
+
+def _scaled_sum(dy: Tensor, a: Tensor, x: Tensor, b: Tensor, axis: int) -> Tensor:
+    """a * dy + b * x, in x's dtype. planish's backward by given means makes that of xhat = a * x:
+    a * (dy - xhat * c2)."""
+    dtype = computed_in(x, dy)
+    if not _has_kernels(x, axis):
+        return torch.addcmul(dy * a.to(dtype), x, b.to(dtype)).to(x.dtype)
+    least = 1e-30 if dtype == torch.float64 else 1e-9
+    a = torch.where(a.abs() < least, least, a)
+    axes, c2 = call.pack_axes(_pixels(x, axis)), -b / a.square()
+    return _ops.norm_backward_apply(  # type: ignore[no-any-return]
+        dy, x, a, c2, None, None, None, axes, _OPTIONS
+    )
+
+
+def _backward(
+    dy: Tensor, x: Tensor, weight: Tensor | None, lengths: Tensor, eps: float, axis: int, wants: Any
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """(dx, dweight, dbias) in f64 where they are sums.
+
+    dx = factor * dy + x * dlength / length
+    """
+    others = [i for i in range(x.dim()) if i != axis]
+    dbias = None
+    if wants[2]:
+        dbias = dy.sum(others, dtype=computed_in(x))
+    if not (wants[0] or wants[1]):
+        return None, None, dbias
+    sums = _products(dy, x, lengths, axis)
+    factor, share, mean = _factors(lengths, weight, eps, axis)
+    dweight = (sums * share).sum(others) if wants[1] else None
+    if not wants[0]:
+        return None, dweight, dbias
+    w = _along(weight, x, axis, torch.float64)
+    dshare = sums if w is None else sums * w
+    dmean = -(dshare * lengths).mean(axis, keepdim=True) / mean.square()
+    along = torch.where(lengths > 0, (dshare / mean + dmean) / lengths, 0.0)
+    return _scaled_sum(dy, factor, x, along, axis), dweight, dbias
+
+
+class _Response(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, axis: int
+    ) -> Tensor:
+        y, lengths = _forward(x, weight, bias, eps, axis)
+        ctx.save_for_backward(x, weight, bias, lengths)
+        ctx.numbers = eps, axis
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        x, weight, bias, lengths = ctx.saved_tensors
+        given, wants = (x, weight, bias), ctx.needs_input_grad[:3]
+        if torch.is_grad_enabled():  # differentiated once more
+            y = _composed(*given, *ctx.numbers)
+            inputs = [t for t, wanted in zip(given, wants, strict=True) if wanted]
+            found = iter(torch.autograd.grad(y, inputs, dy, create_graph=True))
+            return *(next(found) if wanted else None for wanted in wants), None, None
+        eps, axis = ctx.numbers
+        made = _backward(dy, x, weight, lengths, eps, axis, wants)
+        shaped = (
+            g if g is None or t is x else g.to(t.dtype).view(t.shape)
+            for g, t in zip(made, given, strict=True)
+        )
+        return *shaped, None, None
+
+
+def response_norm(
+    way: Way, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, axis: int
+) -> Tensor:
+    """x * (1 + weight * length / (mean length + eps)) + bias, laid out as x. ``axis``: that of the
+    channels, not negative."""
+    runs = x.dtype in DTYPES and device_type(x) in DEVICES and x.numel() > 0
+    if way is not Way.PLAIN or not runs:
+        return _composed(x, weight, bias, eps, axis)
+    if not needs_graph(x, weight, bias):
+        return _forward(x, weight, bias, eps, axis)[0]
+    if x.is_inference():
+        x = x.clone()  # autograd saves no tensor that was made in inference mode
+    return _Response.apply(x, weight, bias, eps, axis)  # type: ignore[no-any-return, no-untyped-call]
