@@ -29,21 +29,36 @@ def full(arguments: tuple[Any, ...], count: int, numbers: int) -> tuple[list[Any
 
 
 def eager(given: Tensors, made: Call) -> Tensor:
-    """y of the function of torch that says the same, where there is one, else of planish's. That of
-    groups on a CPU keeps torch's own kernel where it was measured to be faster, on some CPUs."""
+    """y of the function of torch that says the same, where there is one, else of planish's."""
     x, weight, bias = given.x, given.weight, given.bias
     plain = [t for at, t in enumerate(given) if at not in (0, 5, 6)]
     options = made.options & ~(call.SAVE | call.DENSE)
     alone = all(t is None for t in plain) and not options & ~(call.RMS | 0xFF << 24)
     reduce = call.axes_of(made.axes, 0)
     last = list(range(x.dim() - len(reduce), x.dim()))
-    if alone and made.split > 0 and x.device.type != "cpu":
+    if alone and made.split > 0:
         return F.group_norm(x, made.split, weight, bias, made.eps)
     if alone and reduce == last and options & call.RMS and bias is None:
         return F.rms_norm(x, x.shape[-len(reduce) :], weight, made.eps)
     if alone and reduce == last and not options & call.RMS:
         return F.layer_norm(x, x.shape[-len(reduce) :], weight, bias, made.eps)
     return ops.FORWARD(*given, *made)[0]  # type: ignore[no-any-return]
+
+
+def kept_by_torch() -> int:
+    """Calls of group norm that planish left to torch's own kernel, which is measured to be faster
+    on some CPUs."""
+    counted = planish.stats()
+    names = ("native_group_norm", "native_group_norm_backward")
+    return sum(sum(counted[name]["torch"].values()) for name in names)
+
+
+def same(one: Tensor, other: Tensor, by_torch: bool, name: str) -> None:
+    """Bits, where both are planish's."""
+    if by_torch:
+        torch.testing.assert_close(one, other)
+    else:
+        assert torch.equal(one, other), name
 
 
 def leaf(tensor: Tensor | None) -> Tensor | None:
@@ -57,20 +72,23 @@ def check(forward: Record, backwards: list[Record]) -> int:
     _, arguments, (y, *_) = forward
     tensors, numbers = full(arguments, len(Tensors._fields), 5)
     given = Tensors(*(leaf(t) for t in tensors))
+    before = kept_by_torch()
     ours = eager(given, Call(*numbers))
-    assert torch.equal(ours, y), f"forward of {tuple(y.shape)}"
+    same(ours, y, kept_by_torch() > before, f"forward of {tuple(y.shape)}")
     compared = 0
     for _, others, results in backwards:
         seen = Given(*full(others, len(Given._fields), 4)[0])
         options = others[-3]
-        same = seen.s.data_ptr() == tensors[0].data_ptr() and seen.s.shape == tensors[0].shape
-        if not same or seen.dsum is not None:
+        alike = seen.s.data_ptr() == tensors[0].data_ptr() and seen.s.shape == tensors[0].shape
+        if not alike or seen.dsum is not None:
             continue
         names = [n for n, want in zip(call.GRADIENTS, call.wanted_in(options), strict=True) if want]
         leaves = [getattr(given, name) for name in names]
+        before = kept_by_torch()
         gradients = torch.autograd.grad(ours, leaves, seen.dy, retain_graph=True)
+        by_torch = kept_by_torch() > before
         for name, one, other in zip(names, gradients, results, strict=True):
-            assert torch.equal(one, other), f"gradient of {name}, {tuple(y.shape)}"
+            same(one, other, by_torch, f"gradient of {name}, {tuple(y.shape)}")
             compared += 1
     return compared
 
