@@ -1,10 +1,11 @@
-"""Trains one small model of each kind as it is, with planish.replace(), with
-planish.replace(fuse=True), and so while planish is enabled ("both"): losses, time of a step, peak
-of memory.
+"""Trains one small model of each kind as it is, while planish is enabled, with planish.replace(),
+with planish.replace(fuse=True), and so while planish is enabled ("both"): losses, time of a step by
+the clock and of its kernels, peak of memory.
 
     python3 bench/fuse_models.py                     # on the first GPU, in bf16, in four minutes
     python3 bench/fuse_models.py --tiny --steps 4    # sizes for a CPU
     python3 bench/fuse_models.py llama flux --csv FILE
+    python3 bench/fuse_models.py --images            # those of images instead, whole ones
 
 All start from the same weights and see the same batches; steps are timed by turns, the median
 is printed. What a package is missing for is left out, and said so.
@@ -28,11 +29,12 @@ from typing import Any
 
 import planish
 import torch
+from image_kinds import image_kinds
 from planish import zoo
 from planish.bench import machine, report
 from torch import Tensor, nn
 
-WAYS = ("torch", "replace", "fuse", "both")
+WAYS = ("torch", "enable", "replace", "fuse", "both")
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 Made = tuple[nn.Module, Callable[[nn.Module], Tensor]]
@@ -221,6 +223,7 @@ class Record:
     step_ms: float
     step_ms_q1: float
     step_ms_q3: float
+    gpu_ms: float
     peak_mib: float
     first_loss: float
     last_loss: float
@@ -240,11 +243,12 @@ class _Trained:
             for parameter in model.parameters():  # gates of diffusion transformers start at 0
                 parameter.add_(torch.randn_like(parameter), alpha=0.01)
         self.model = model.to(device, dtype).train()
-        if way != "torch":
+        self.replaced = way not in ("torch", "enable")
+        if self.replaced:
             planish.replace(self.model, fuse=way != "replace")
         self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-4)
         self.device = device
-        self.enables = way == "both"
+        self.enables = way in ("enable", "both")
         self.losses: list[float] = []
         self.seconds: list[float] = []
         self.peak = 0
@@ -252,6 +256,18 @@ class _Trained:
     def step(self) -> None:
         with planish.enabled() if self.enables else contextlib.nullcontext():
             self._step()
+
+    def kernels(self) -> float:
+        """Milliseconds of the kernels of forward and backward; 0 on a CPU."""
+        if not self.device.startswith("cuda"):
+            return 0.0
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            with planish.enabled() if self.enables else contextlib.nullcontext():
+                for _ in range(3):
+                    self.loss(self.model).backward()  # type: ignore[no-untyped-call]
+                    self.optimizer.zero_grad(set_to_none=True)
+            torch.cuda.synchronize()
+        return sum(e.self_device_time_total for e in profile.key_averages()) / 3e3
 
     def _step(self) -> None:
         cuda = self.device.startswith("cuda")
@@ -287,10 +303,11 @@ def _run(name: str, make: Callable[[str], Made], arguments: argparse.Namespace) 
         record = Record(
             name,
             way,
-            planish.replaced(one.model).places_fused if way != "torch" else 0,
+            planish.replaced(one.model).places_fused if one.replaced else 0,
             middle,
             low,
             high,
+            one.kernels(),
             one.peak / 2**20,
             one.losses[0],
             one.losses[-1],
@@ -319,6 +336,7 @@ def _context(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("models", nargs="*", help="of " + ", ".join(_kinds(True)))
+    parser.add_argument("--images", action="store_true", help="models of images, of timm")
     parser.add_argument("--tiny", action="store_true", help="sizes for a CPU")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", choices=("bf16", "f16", "f32"), default="bf16")
@@ -332,7 +350,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     where = torch.cuda.get_device_name() if arguments.device.startswith("cuda") else "CPU"
     print(f"torch {torch.__version__}, {where}, {arguments.dtype}, {arguments.steps} steps")
-    kinds = _kinds(arguments.tiny)
+    kinds = (image_kinds if arguments.images else _kinds)(arguments.tiny)
     unknown = set(arguments.models) - set(kinds)
     if unknown:
         parser.error(f"unknown models: {', '.join(sorted(unknown))}")
