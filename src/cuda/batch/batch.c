@@ -114,7 +114,7 @@ static int variants_of_plan(const cuda_plan *plan, void *const *buffers,
     variants[count++] = BATCH_SUMS;
     variants[count++] = BATCH_MOMENTS;
     if (!is_backward(spec) || spec->type[ROLE_DX] != DTYPE_NONE ||
-        spec->type[ROLE_DADDEND] != DTYPE_NONE)
+        (spec->type[ROLE_DADDEND] != DTYPE_NONE && !batch_leaves_gradient(spec)))
         variants[count++] = BATCH_APPLY;
     return count;
 }
@@ -146,6 +146,17 @@ static int32_t number_access_of(const cuda_plan *plan, const batch_view *v, void
                             (uint64_t)(plan->main.batch.width * bytes));
 }
 
+/* The output behind sums that left a gradient: that of a norm alone, whose dy is what they left. */
+static void forget_activation(cuda_spec *spec) {
+    static const role gone[] = {ROLE_BIAS, ROLE_Y, ROLE_ADDEND, ROLE_DADDEND};
+    spec->access[ROLE_DY] = spec->access[ROLE_DADDEND];
+    spec->activation = PLANISH_IDENTITY;
+    for (size_t i = 0; i < sizeof gone / sizeof *gone; i++) {
+        spec->type[gone[i]] = DTYPE_NONE;
+        spec->access[gone[i]] = 0;
+    }
+}
+
 static cuda_spec variant_of(const cuda_plan *plan, const batch_view *v, void *const *buffers,
                             int variant) {
     cuda_spec made = variant == BATCH_HELD ? plan->cooperative : plan->main, *spec = &made;
@@ -174,6 +185,8 @@ static cuda_spec variant_of(const cuda_plan *plan, const batch_view *v, void *co
             c->warps = plan->main.batch.warps * WARP / rows;
         }
     }
+    if (variant == BATCH_APPLY && batch_leaves_gradient(spec))
+        forget_activation(spec);
     return made;
 }
 
@@ -248,6 +261,8 @@ static void batch_launch_arguments(const cuda_plan *plan, void *const buffers[RO
         launches[i].blocks_x = grid_of(plan, &launches[i].spec);
         launches[i].blocks_y = 1;
         launches[i].args.batch = args;
+        if (launches[i].spec.batch.variant == BATCH_APPLY && batch_leaves_gradient(spec))
+            launches[i].args.batch.dy = args.daddend;
     }
 }
 

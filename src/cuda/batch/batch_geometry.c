@@ -22,16 +22,23 @@ int64_t batch_pieces(const cuda_plan *plan) {
     return ceil_div_i64(batch_steps(plan), plan->turns);
 }
 
+bool batch_leaves_gradient(const cuda_spec *spec) {
+    return is_backward(spec) && !spec->batch.alone && spec->activation == PLANISH_RELU &&
+           spec->type[ROLE_DADDEND] != DTYPE_NONE &&
+           spec->type[ROLE_DADDEND] == spec->type[ROLE_DY];
+}
+
 static int bytes_if(const cuda_spec *spec, role r) {
     return spec->type[r] == DTYPE_NONE ? 0 : role_bytes(spec, r);
 }
 
-/* Bytes of what is held of a step: of x, and in the backward of dy and what is beside them. */
+/* Bytes of what is held of a step: of x, and in the backward of dy and what is beside them, but
+ * where that has done its work. */
 static int step_bytes(const cuda_spec *spec) {
     int bytes = role_bytes(spec, ROLE_X);
     if (is_backward(spec))
         bytes += role_bytes(spec, ROLE_DY);
-    if (is_backward(spec) && spec->activation != PLANISH_IDENTITY)
+    if (is_backward(spec) && spec->activation != PLANISH_IDENTITY && !batch_leaves_gradient(spec))
         bytes += bytes_if(spec, ROLE_ADDEND) + bytes_if(spec, ROLE_Y);
     return spec->batch.width * bytes;
 }
@@ -67,7 +74,8 @@ static bool is_cheap(const cuda_spec *spec) {
 /* Of a multiprocessor. */
 static int threads_in(const batch_tuning *t, const cuda_spec *spec) {
     const bool active = spec->activation != PLANISH_IDENTITY;
-    if (spec->real_double || (is_backward(spec) && active))
+    const bool light = batch_leaves_gradient(spec) && spec->type[ROLE_Y] != DTYPE_NONE;
+    if (spec->real_double || (is_backward(spec) && active && !light))
         return t->few_threads;
     const bool slow = active && !is_cheap(spec);
     return is_backward(spec) || slow ? t->some_threads : t->many_threads;

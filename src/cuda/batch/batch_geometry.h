@@ -14,4 +14,7 @@ int64_t batch_pieces(const cuda_plan *plan);
 
 size_t batch_shared_bytes(const cuda_spec *spec);
 
+/* Whether the sums write what a ReLU leaves of dy, daddend, and the output reads that. */
+bool batch_leaves_gradient(const cuda_spec *spec);
+
 #endif

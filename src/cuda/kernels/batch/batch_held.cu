@@ -121,7 +121,7 @@ __device__ __forceinline__ void take_held(const batch_args &args) {
         known = known_of(args, first + threadIdx.x);
     grid_barrier(THREADS);
     merge_block(args, first, known, p.piece == 0, constants);
-    if (!p.active || (BACKWARD && DX_TYPE == NONE && DADDEND_TYPE == NONE))
+    if (!p.active || !HAS_OUTPUT)
         return;
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++)

@@ -4,7 +4,7 @@
  */
 
 /* A thread's places in shared memory: of x, of dy and of what is beside them, step by step. */
-constexpr int HELD_BESIDE = BACKWARD && HAS_BESIDE ? BESIDE_BYTES : 0, HELD_DY = BACKWARD ? DY_BYTES : 0;
+constexpr int HELD_BESIDE = BACKWARD && HAS_BESIDE && !LEAVES_GRADIENT ? BESIDE_BYTES : 0, HELD_DY = BACKWARD ? DY_BYTES : 0;
 
 template <int BEFORE, int BYTES> __device__ __forceinline__ u32 held_at(int k) {
     return shared_address(dynamic_shared) + HOLD * THREADS * BEFORE + (k * THREADS + (int)threadIdx.x) * BYTES;
@@ -28,7 +28,7 @@ __device__ __forceinline__ void held_steps(const batch_args &args, const row_bas
             s[j].dy = load_from_shared<DY_BYTES>(held_at<X_BYTES, DY_BYTES>(first + j));
         if constexpr (HELD_BESIDE > 0) {
             s[j].beside = load_from_shared<BESIDE_BYTES>(held_at<X_BYTES + HELD_DY, BESIDE_BYTES>(first + j));
-        } else if constexpr (HAS_BESIDE) {
+        } else if constexpr (HAS_BESIDE && FORWARD) {
             const u32 step = begin + least_of(first + j, count - 1) * PLANES;
             s[j].beside =
                 load_chunk<BESIDE_BYTES, BESIDE_ACCESS>(b.beside + step_at<BESIDE_TYPE>(args, args.beside, step));
@@ -44,7 +44,7 @@ __device__ __forceinline__ void add_whole(const batch_args &args, const row_base
     load_steps<ALL, true>(args, b, begin, first, count, s);
 #pragma unroll
     for (int j = 0; j < AT_ONCE; j++) {
-        sums.add(s[j], c, ALL || first + j < count);
+        add_step<ALL>(args, b, c, begin, first + j, count, s[j], sums);
         if (HELD)
             hold_step(first + j, s[j]);
     }

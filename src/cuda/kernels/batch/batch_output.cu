@@ -23,7 +23,9 @@ __device__ __forceinline__ void put_step(const batch_args &args, const row_bases
         const row_constants &of = c[LAST ? i : 0];
         const real x = element<X_TYPE>(s.x.word, i), d = LAYER ? x - of.mean : x;
         if constexpr (BACKWARD) {
-            g[i] = gradient_of(element<DY_TYPE>(s.dy.word, i), d, beside_of(s, i), of);
+            g[i] = element<DY_TYPE>(s.dy.word, i);
+            if constexpr (!LEAVES_GRADIENT)
+                g[i] = gradient_of(g[i], d, beside_of(s, i), of);
             v[i] = dx_of(g[i], d, of);
         } else {
             v[i] = activated(HAS_BESIDE ? normal_of(d, of) + beside_of(s, i) : normal_of(d, of));
@@ -31,7 +33,7 @@ __device__ __forceinline__ void put_step(const batch_args &args, const row_bases
     }
     if constexpr (OUT_TYPE != NONE)
         put<OUT_TYPE, OUT_BYTES, OUT_ACCESS>(args, b.out, args.out, step, v);
-    if constexpr (DADDEND_TYPE != NONE)
+    if constexpr (DADDEND_TYPE != NONE && !LEAVES_GRADIENT)
         put<DADDEND_TYPE, DADDEND_BYTES, DADDEND_ACCESS>(args, b.daddend, args.daddend, step, g);
 }
 

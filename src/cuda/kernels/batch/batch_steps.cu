@@ -63,8 +63,9 @@ struct thread_sums {
             for (int i = 0; i < WIDTH; i++)
                 v[j][i] = 0;
     }
-    /* A step, or 0 in its place where it is not `there`. */
-    __device__ __forceinline__ void add(const step_chunks &s, const row_constants *c, bool there) {
+    /* A step, or 0 in its place where it is not `there`; what is left of its dy takes dy's place. */
+    __device__ __forceinline__ void add(step_chunks &s, const row_constants *c, bool there) {
+        real left[WIDTH];
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
             const row_constants &of = c[LAST ? i : 0];
@@ -78,6 +79,7 @@ struct thread_sums {
                 v[1][i] = multiply_add(d, d, v[1][i]);
             } else {
                 real g = gradient_of(element<DY_TYPE>(s.dy.word, i), d, beside_of(s, i), of);
+                left[i] = g;
                 g = there ? g : 0;
                 v[0][i] += g;
                 v[1][i] = multiply_add(g, d, v[1][i]);
@@ -85,6 +87,8 @@ struct thread_sums {
                     v[2][i] += there ? d : 0;
             }
         }
+        if constexpr (LEAVES_GRADIENT)
+            s.dy = pack<DY_TYPE, WIDTH>(left);
     }
 };
 
@@ -94,7 +98,7 @@ __device__ __forceinline__ u32 steps_of(u32 begin, u32 end, int plane) {
 }
 
 /* Loads AT_ONCE steps of a thread from its `first`th on; of those past its last the last. What is added behind the
- * norm the sums of a forward do not ask for. */
+ * norm the sums of a forward do not ask for, and nothing but what they left in daddend the output behind them. */
 template <bool ALL, bool SUMMED>
 __device__ __forceinline__ void load_steps(const batch_args &args, const row_bases &b, u32 begin, u32 first, u32 count,
                                            step_chunks *s) {
@@ -102,12 +106,25 @@ __device__ __forceinline__ void load_steps(const batch_args &args, const row_bas
     for (int j = 0; j < AT_ONCE; j++) {
         const u32 step = begin + (ALL ? first + j : least_of(first + j, count - 1)) * PLANES;
         s[j].x = load_chunk<X_BYTES, X_ACCESS>(b.x + step_at<X_TYPE>(args, args.x, step));
-        if constexpr (BACKWARD)
+        if constexpr (LEAVES_GRADIENT && !SUMMED)
+            s[j].dy = load_chunk<DY_BYTES, DADDEND_ACCESS>(b.daddend + step_at<DY_TYPE>(args, args.daddend, step));
+        else if constexpr (BACKWARD)
             s[j].dy = load_chunk<DY_BYTES, DY_ACCESS>(b.dy + step_at<DY_TYPE>(args, args.dy, step));
-        if constexpr (HAS_BESIDE && (BACKWARD || !SUMMED))
+        if constexpr (HAS_BESIDE && (BACKWARD ? SUMMED || !LEAVES_GRADIENT : !SUMMED))
             s[j].beside =
                 load_chunk<BESIDE_BYTES, BESIDE_ACCESS>(b.beside + step_at<BESIDE_TYPE>(args, args.beside, step));
     }
+}
+
+/* Adds step `k` of a thread, where it has so many, and leaves its gradient. */
+template <bool ALL>
+__device__ __forceinline__ void add_step(const batch_args &args, const row_bases &b, const row_constants *c, u32 begin,
+                                         u32 k, u32 count, step_chunks &s, thread_sums &sums) {
+    sums.add(s, c, ALL || k < count);
+    if constexpr (LEAVES_GRADIENT)
+        if (ALL || k < count)
+            store_chunk<DY_BYTES, DADDEND_ACCESS>(
+                b.daddend + step_at<DY_TYPE>(args, args.daddend, begin + k * PLANES), s.dy);
 }
 
 template <bool ALL>
@@ -117,7 +134,7 @@ __device__ __forceinline__ void add_steps(const batch_args &args, const row_base
     load_steps<ALL, true>(args, b, begin, first, count, s);
 #pragma unroll
     for (int j = 0; j < AT_ONCE; j++)
-        sums.add(s[j], c, ALL || first + j < count);
+        add_step<ALL>(args, b, c, begin, first + j, count, s[j], sums);
 }
 
 /* Sums of LANES * COLUMNS rows over the block; the first threads of `room` have them. */

@@ -98,7 +98,7 @@ __device__ __forceinline__ void take_whole(const batch_args &args) {
         c[0] = forward_constants(args, known, about, v, rank == 0 && threadIdx.x == 0);
     } else {
         c[0] = backward_constants(args, known, v, rank == 0 && threadIdx.x == 0);
-        if (DX_TYPE == NONE && DADDEND_TYPE == NONE)
+        if (!HAS_OUTPUT)
             return;
     }
     put_back(args, b, c, begin, least_of(HOLD, count), count);

@@ -24,6 +24,11 @@ constexpr int BESIDE_TYPE = BACKWARD && !ACTIVE ? NONE : TYPES[BESIDE_ROLE];
 constexpr int BESIDE_ACCESS = ACCESSES[BESIDE_ROLE];
 constexpr bool HAS_BESIDE = BESIDE_TYPE != NONE;
 constexpr int DADDEND_TYPE = TYPES[ROLE_DADDEND], DADDEND_ACCESS = ACCESSES[ROLE_DADDEND];
+/* What a ReLU leaves of dy is dy or 0, and so is in daddend of dy's dtype as it is: the sums write it there, and the
+ * output reads it in the place of dy and of what the mask is made of. BATCH_APPLY is told nothing of all that. */
+constexpr bool LEAVES_GRADIENT =
+    BACKWARD && !ALONE && ACTIVATION == RELU && DADDEND_TYPE != NONE && DADDEND_TYPE == DY_TYPE;
+constexpr bool HAS_OUTPUT = OUT_TYPE != NONE || (DADDEND_TYPE != NONE && !LEAVES_GRADIENT);
 /* Whether c1 and c2 are given, as the means of more than the rows here. */
 constexpr bool MEANS_GIVEN = TYPES[ROLE_C2] != NONE;
 /* Whether z is made again for the slope of what is behind it. */
