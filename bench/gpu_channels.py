@@ -192,6 +192,9 @@ GROUPS = [(64, 256, 3136), (64, 64, 12544), (8, 320, 4096), (2, 1280, 1024)]
 SMALL = [(256, 32, 49), (512, 512, 49), (256, 32, 196), (256, 256, 196), (100, 20, 196)]
 SMALL += [(256, 32, 784), (256, 256, 784), (96, 32, 784), (96, 96, 3136)]
 SMALL += [(64, 32, 3136), (2048, 32, 49), (128, 1, 196)]
+# Few large images, and volumes of one group a channel.
+LARGE = [(1, 128, 32, 262144), (1, 256, 32, 65536), (2, 320, 32, 16384), (4, 512, 8, 9216)]
+LARGE += [(4, 32, 32, 262144)]
 SWEEP_PIXELS = (49, 64, 100, 196, 225, 400, 784, 1024, 3025, 3136)
 # Channels and groups of odd and of few pixels.
 PIXELS_GROUPS = [(256, 32, 49), (1024, 32, 49), (256, 32, 225), (1000, 8, 225), (320, 32, 3025)]
@@ -224,6 +227,13 @@ def shapes_of(name: str, dtype: str) -> list[Shape]:
                 Shape(direction, "groups", layout, n, c, 32, hw, dtype, name == "silu")
                 for layout in ("nchw", "nhwc")
                 for n, c, hw in GROUPS
+            ]
+        elif name == "large":
+            out += [
+                Shape(direction, "groups", layout, n, c, g, hw, dtype, silu)
+                for layout in ("nchw", "nhwc")
+                for n, c, g, hw in LARGE
+                for silu in (False, True)
             ]
         elif name == "small":
             out += [
@@ -284,7 +294,17 @@ def main() -> None:
     parser.add_argument(
         "lists",
         nargs="+",
-        choices=("channels", "last", "groups", "silu", "small", "pixels", "lines", "sweep"),
+        choices=(
+            "channels",
+            "last",
+            "groups",
+            "silu",
+            "large",
+            "small",
+            "pixels",
+            "lines",
+            "sweep",
+        ),
     )
     parser.add_argument("--dtype", default="f16", help="with commas between them")
     parser.add_argument("--csv")

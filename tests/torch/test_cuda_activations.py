@@ -45,9 +45,11 @@ def test_an_activation_is_a_pass_of_its_own(rms: bool, dtype: torch.dtype, activ
             assert error <= limit * max(scale, 1), (name, shape, error)
 
 
-@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu6", "hardswish"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_gelu_behind_groups_is_a_pass_of_its_own(dtype: torch.dtype, activation: str) -> None:
+def test_an_activation_behind_groups_is_a_pass_of_its_own(
+    dtype: torch.dtype, activation: str
+) -> None:
     for memory_format in (torch.contiguous_format, torch.channels_last):
         torch.manual_seed(3)
         x = torch.randn(3, 32, 14, 15, device="cuda").contiguous(memory_format=memory_format)

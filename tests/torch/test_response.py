@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
+DEVICES = ["cpu", *["cuda"] * torch.cuda.is_available()]
 SHAPES = [((2, 5, 3, 8), -1), ((3, 8, 4, 7), 1), ((2, 31, 24), 2), ((1, 6, 2, 3, 4), 1)]
 
 
@@ -32,12 +33,16 @@ def arguments(shape: tuple[int, ...], axis: int, dtype: torch.dtype) -> list[Ten
     return [t.to(dtype).requires_grad_() for t in made]
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize(("shape", "axis"), SHAPES)
-def test_result_and_gradients(shape: tuple[int, ...], axis: int, dtype: torch.dtype) -> None:
+def test_result_and_gradients(
+    shape: tuple[int, ...], axis: int, dtype: torch.dtype, device: str
+) -> None:
     layouts = [torch.contiguous_format] + [torch.channels_last] * (len(shape) == 4)
     for layout in layouts:
         given = arguments(shape, axis, dtype)
+        given = [t.detach().to(device).requires_grad_() for t in given]
         given[0] = given[0].detach().contiguous(memory_format=layout).requires_grad_()
         exact = [t.detach().double().requires_grad_() for t in given]
         y = planish.global_response_norm(*given, channel_axis=axis)
@@ -45,7 +50,7 @@ def test_result_and_gradients(shape: tuple[int, ...], axis: int, dtype: torch.dt
         assert y.dtype == dtype and y.stride() == given[0].stride()
         limit = TOLERANCE[dtype]
         torch.testing.assert_close(y.double(), wanted, rtol=limit, atol=limit)
-        dy = torch.randn(shape).to(dtype)
+        dy = torch.randn(shape).to(device, dtype)
         got = torch.autograd.grad(y, given, dy)
         for one, other in zip(got, torch.autograd.grad(wanted, exact, dy.double()), strict=True):
             scale = float(other.abs().max())
