@@ -119,7 +119,8 @@ __device__ __forceinline__ void take_held(const batch_args &args) {
     known_row known;
     if (threadIdx.x < ROOM && first + threadIdx.x < args.rows)
         known = known_of(args, first + threadIdx.x);
-    grid_barrier(THREADS);
+    if constexpr (COOPERATING_BLOCKS > 1)
+        grid_barrier(THREADS);
     merge_block(args, first, known, p.piece == 0, constants);
     if (!p.active || !HAS_OUTPUT)
         return;

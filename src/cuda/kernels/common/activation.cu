@@ -99,7 +99,7 @@ template <typename T> __device__ __forceinline__ T activated(T z) {
         return z < 0 ? 0 : z > 6 ? 6 : z;
     if (ACTIVATION == HARDSWISH) {
         const T near = z < -3 ? -3 : z, share = near > 3 ? 6 : near + 3;
-        return near * (share * (T)(1. / 6));
+        return near * (share * (T).16666666666666666666666666666667);
     }
     if constexpr (ACTIVATION == GELU)
         return gelu_floor(z) * normal_below(z);
@@ -125,7 +125,7 @@ template <typename T> __device__ __forceinline__ T through_activation(T dy, T z)
     if (ACTIVATION == RELU6)
         return z <= 0 || z >= 6 ? 0 : dy;
     if (ACTIVATION == HARDSWISH)
-        return z <= -3 ? 0 : z >= 3 ? dy : dy * multiply_add(z, (T)(1. / 3), (T).5);
+        return z <= -3 ? 0 : z >= 3 ? dy : dy * multiply_add(z, (T).33333333333333333333333333333333, (T).5);
     if constexpr (ACTIVATION == GELU)
         return dy * multiply_add(gelu_floor(z), normal_density(z), normal_below(z));
     if constexpr (ACTIVATION == GELU_TANH) {
