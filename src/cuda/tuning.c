@@ -231,6 +231,7 @@ static const gpu_tuning sm_80 = {
             .most_at_once = 7,
             .backward_at_once = 3,
             .active_at_once = 2,
+            .added_at_once = 2,
             .many_threads = 768, /* addresses take registers of their own before Hopper */
             .some_threads = 512,
             .few_threads = 512,

@@ -311,7 +311,8 @@ typedef struct batch_tuning {
     int at_once;          /* steps of a thread under way; */
     int most_at_once;     /* where that leaves fewer idle; */
     int backward_at_once; /* of x and of dy each, or one more, */
-    int active_at_once;   /* through an activation */
+    int active_at_once;   /* through an activation; */
+    int added_at_once;    /* of y and an addend of channels stored by pixel */
     /* Threads in a multiprocessor. */
     int many_threads;
     int some_threads; /* of the backward, and before an activation that takes registers; */

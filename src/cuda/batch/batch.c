@@ -185,6 +185,9 @@ static cuda_spec variant_of(const cuda_plan *plan, const batch_view *v, void *co
             c->warps = plan->main.batch.warps * WARP / rows;
         }
     }
+    if (variant == BATCH_APPLY && c->last && !is_backward(spec) &&
+        spec->type[ROLE_ADDEND] != DTYPE_NONE)
+        c->at_once = plan->limits.tuning->batch.added_at_once;
     if (variant == BATCH_APPLY && batch_leaves_gradient(spec))
         forget_activation(spec);
     return made;
