@@ -15,8 +15,8 @@
  * VARIANT BATCH_SUMS, BATCH_MOMENTS, BATCH_APPLY: three kernels, one after the other: sums of each piece; what they come
  * to, by row; the output, which reads x (and dy) again. The order in which pieces are read is turned round in between,
  * so that what the L2 still has comes first. BATCH_APPLY alone (PASS 4) takes the moments that it is given.
- * BATCH_HELD: all three in one cooperative launch, of LAST; BATCH_WHOLE: a cluster of CLUSTER blocks has a row. In both
- * the first HOLD steps of each thread wait in shared memory.
+ * BATCH_HELD: all three in one cooperative launch, of LAST; BATCH_WHOLE: a cluster of CLUSTER blocks has a row, or a
+ * slab. In both the first HOLD steps of each thread wait in shared memory.
  *
  * Pieces are cut by the problem alone. Sums run along fixed trees, pieces are merged in their order. Forward sums are
  * about a pivot of each piece, the middle one of three means of few elements, and merged in f64; rows whose squares leave float's
