@@ -122,6 +122,7 @@ const cuda_constant strips_list[] = {
 const cuda_constant batch_list[] = {
     {"VARIANT", offsetof(cuda_spec, batch.variant)},
     {"LAST", offsetof(cuda_spec, batch.last)},
+    {"PIXELS", offsetof(cuda_spec, batch.pixels)},
     {"WIDTH", offsetof(cuda_spec, batch.width)},
     {"LANES", offsetof(cuda_spec, batch.lanes)},
     {"WARPS", offsetof(cuda_spec, batch.warps)},

@@ -231,6 +231,7 @@ static const gpu_tuning sm_80 = {
             .most_at_once = 7,
             .backward_at_once = 3,
             .active_at_once = 2,
+            .added_at_once = 2,
             .many_threads = 768, /* addresses take registers of their own before Hopper */
             .some_threads = 512,
             .few_threads = 512,
@@ -242,6 +243,16 @@ static const gpu_tuning sm_80 = {
             .whole_bytes = 200 << 10,
             .hold_bytes = 200 << 10,
             .most_warps = 16,
+            .slab_line_bytes = 256,
+            .slab_lanes = 256,
+            .slab_blocks = 112,
+            .slab_least_bytes = 12 << 10,
+            .slab_part_bytes = 100 << 10,
+            .slab_at_once = 4,
+            .slab_masked_at_once = 3,
+            .slab_many_threads = 640,
+            .slab_some_threads = 512,
+            .slab_few_threads = 384,
         },
     .general =
         {
@@ -292,6 +303,9 @@ static void sm_90(gpu_tuning *t) {
     t->batch.many_threads = 1024; /* 64 registers each */
     t->batch.some_threads = 768;
     t->batch.held_warps = 16;
+    t->batch.slab_many_threads = 896; /* 72 registers each */
+    t->batch.slab_some_threads = 576;
+    t->batch.slab_few_threads = 448;
     t->strips.is_lean = true;
 }
 
@@ -327,6 +341,9 @@ static void sm_120(gpu_tuning *t) {
     t->rows_backward.has_runs = false;
     t->batch.many_threads = 768;
     t->batch.some_threads = 512;
+    t->batch.slab_many_threads = 640;
+    t->batch.slab_some_threads = 512;
+    t->batch.slab_few_threads = 384;
 }
 
 /* Each row: a copy of the one before it, and what is otherwise. */

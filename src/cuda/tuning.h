@@ -311,7 +311,8 @@ typedef struct batch_tuning {
     int at_once;          /* steps of a thread under way; */
     int most_at_once;     /* where that leaves fewer idle; */
     int backward_at_once; /* of x and of dy each, or one more, */
-    int active_at_once;   /* through an activation */
+    int active_at_once;   /* through an activation; */
+    int added_at_once;    /* of y and an addend of channels stored by pixel */
     /* Threads in a multiprocessor. */
     int many_threads;
     int some_threads; /* of the backward, and before an activation that takes registers; */
@@ -325,6 +326,18 @@ typedef struct batch_tuning {
     int whole_bytes; /* at most */
     int hold_bytes;  /* that wait in a multiprocessor's shared memory */
     int most_warps;  /* of a block */
+    /* Runs of a few elements, of which neighbours are read together. */
+    int slab_line_bytes;     /* of x that follow each other in a slab, at least */
+    int slab_lanes;          /* chunks of these at most */
+    int slab_blocks;         /* that share the whole, rather; */
+    int slab_least_bytes;    /* that each of them has then */
+    int slab_part_bytes;     /* of x and dy in one, rather */
+    int slab_at_once;        /* steps of a thread under way, or one less; */
+    int slab_masked_at_once; /* of what is masked by y */
+    /* Threads in a multiprocessor. */
+    int slab_many_threads;
+    int slab_some_threads; /* before an activation that takes registers, and with an addend; */
+    int slab_few_threads;  /* of the backward */
 } batch_tuning;
 
 /* The general kernels (general.c) and the sums of partial sums (finish.c). */

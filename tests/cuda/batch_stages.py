@@ -27,6 +27,11 @@ EPS, MOMENTUM = 1e-5, 0.1
 Tensors = dict[str, torch.Tensor]
 
 
+def copied(t: torch.Tensor, device: str = "cpu") -> torch.Tensor:
+    """The same strides, also where there are gaps."""
+    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device).copy_(t)
+
+
 def ulp(size: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """One unit in the last place at this magnitude."""
     exponent = torch.frexp(size.abs().double().clamp_min(2.0**-24))[1] - BITS[dtype]
@@ -48,13 +53,14 @@ class BatchCase:
     arch: int = 90
     multiprocessors: int = 4
     kernel: str = "cuda batch"
+    gap: int = 0  #: elements between images, channels first
 
     def name(self) -> str:
         layout = "last" if self.last else "first"
         return (
             f"batch {WORDS[self.passed]} {self.sizes} channels {layout} {self.dtype} "
             f"f{self.activation} has {','.join(self.has)} lacks {','.join(self.lacks)} "
-            f"sm_{self.arch}"
+            f"sm_{self.arch}" + f" gap {self.gap}" * (self.gap > 0)
         )
 
     def op(self) -> object:
@@ -73,7 +79,11 @@ class BatchCase:
         t = (torch.randn(shape, generator=g, dtype=torch.float64) + at).to(
             TYPES[dtype or self.dtype]
         )
-        return t.transpose(1, 2) if self.last else t
+        return t.transpose(1, 2) if self.last else self.apart(t)
+
+    def apart(self, t: torch.Tensor) -> torch.Tensor:
+        n, c, hw = self.sizes
+        return t.new_empty(n, c * hw + self.gap)[:, : c * hw].view(n, c, hw).copy_(t)
 
     def inputs(self) -> Tensors:
         """Every tensor that the pass reads, and what running statistics were."""
@@ -167,30 +177,34 @@ class BatchCase:
         if "y" in self.has:
             forward = dataclasses.replace(self, passed=FORWARD)
             d["y"] = forward.reference(d)["y"][0].to(TYPES[self.dtype])
-            d["y"] = d["y"].transpose(1, 2).contiguous().transpose(1, 2) if self.last else d["y"]
+            d["y"] = (
+                d["y"].transpose(1, 2).contiguous().transpose(1, 2)
+                if self.last
+                else self.apart(d["y"])
+            )
         roles = {"x"} | ({"weight", "bias"} - set(self.lacks))
         outputs: Tensors = {}
-        poison = torch.full_like(d["x"], torch.nan)
+        poison = copied(d["x"]).fill_(torch.nan)
         if self.passed == BACKWARD:
             roles |= {"dy"} | ({"addend", "y", "c1", "c2"} & set(self.has))
             if not self.activation or "y" in self.has:
                 roles -= {"bias", "addend"}
-            outputs["dx"] = poison.clone()
+            outputs["dx"] = copied(poison)
             for role in ("dweight", "dbias"):
                 outputs[role] = torch.full_like(d["weight"], torch.nan)
             if "daddend" in self.has:
-                outputs["daddend"] = poison.clone()
+                outputs["daddend"] = copied(poison)
         else:
             roles |= {"addend"} & set(self.has)
-            outputs["y"] = poison.clone()
+            outputs["y"] = copied(poison)
         kept = {"running_mean", "running_var"}
         if "running" in self.has:
             roles |= kept
         elif self.passed != FORWARD:
             roles |= {"mean", "rstd"}
-        tensors = {r: d[r].clone(memory_format=torch.preserve_format) for r in roles}
+        tensors = {r: d[r] for r in roles}
         tensors |= {r: t for r, t in outputs.items() if r not in self.lacks}
-        return {r: t.to(device) for r, t in tensors.items()}, d
+        return {r: copied(t, device) for r, t in tensors.items()}, d
 
     def write(self, library: Library) -> None:
         """Runs it and looks at nothing."""
@@ -199,7 +213,7 @@ class BatchCase:
     def check(self, library: Library) -> list[str]:
         """What is wrong with it on this library."""
         tensors, d = self.place(library.device)
-        before = {r: t.clone() for r, t in tensors.items()}
+        before = {r: copied(t, library.device) for r, t in tensors.items()}
         library.run(self.op(), self.passed, tensors)
         wrong = []
         for role, (value, size) in self.reference(d).items():
@@ -212,12 +226,19 @@ class BatchCase:
             off = float(((got.double() - value).abs() / step).max())
             if not off <= (64 if got.dtype == torch.float64 else 4):
                 wrong.append(f"{role}: {off:.2f} ULP")
-        again = {r: t.clone() for r, t in before.items()}
-        library.run(self.op(), self.passed, again)
-        for role, t in again.items():
-            bits = (v.contiguous().view(torch.uint8) for v in (t, tensors[role]))
-            if not torch.equal(*bits):
-                wrong.append(f"{role}: other bits when repeated")
+        places: tuple[tuple[str, str], ...] = (("y", "x"),)
+        if self.passed == BACKWARD:
+            places = ("dx", "x"), ("dx", "dy"), ("dx", "y")
+        shared = [p for p in places if set(p) <= set(before)]
+        for place in (None, *shared):
+            again = {r: copied(t, library.device) for r, t in before.items()}
+            if place:
+                again[place[0]] = again[place[1]]
+            library.run(self.op(), self.passed, again)
+            for role in set(again) - set(place[1:] if place else ()):
+                bits = (v[role].contiguous().view(torch.uint8) for v in (again, tensors))
+                if not torch.equal(*bits):
+                    wrong.append(f"{role}: other bits when repeated, {place} in one place")
         return wrong
 
 
@@ -236,6 +257,7 @@ def batch_stage_cases(large: bool = False) -> list[BatchCase]:
         (BACKWARD, RELU, ("addend", "daddend", "y"), ()),
         (BACKWARD, RELU, ("y",), ()),
         (BACKWARD, SILU, ("addend", "daddend"), ("dx",)),
+        (BACKWARD, RELU, ("addend", "daddend", "y"), ("dx",)),
         (BACKWARD, IDENTITY, ("addend", "daddend"), ()),
         (BACKWARD, IDENTITY, ("running",), ()),
         (BACKWARD, RELU, ("running",), ("dweight", "dbias")),
@@ -249,4 +271,13 @@ def batch_stage_cases(large: bool = False) -> list[BatchCase]:
             arch = 80 if i % 3 == 2 and not large else 90
             of = sizes[(i // 2 + j) % len(sizes)]
             out.append(BatchCase(passed, of, last, dtype, f, has, lacks, arch))
+    # Images of few pixels, whose channels are read together; images that lie apart.
+    few = [(40, 16, 49), (12, 40, 9), (9, 24, 25), (21, 20, 49), (5, 6, 196)]
+    few = [(64, 256, 49), (33, 96, 25), (128, 72, 9), (16, 160, 196), (7, 36, 49)] if large else few
+    for i, (passed, f, has, lacks) in enumerate(ways):
+        for j, dtype in enumerate(TYPES if large else [list(TYPES)[(i + i // 4) % 4]]):
+            gap = 8 if i % 4 == 1 else 3 if i % 4 == 3 else 0
+            arch = 80 if i % 5 == 4 and not large else 90
+            of = few[(i + j) % len(few)]
+            out.append(BatchCase(passed, of, False, dtype, f, has, lacks, arch, gap=gap))
     return out

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from batch_plans import batch_plans
 from dsum_plans import dsum_plans
 from gpu_shim import (
     APPLY,
@@ -48,6 +49,14 @@ SPILLED = {
     (90, "forward 1024 f16"): 8,
     (90, "forward 1024 bf16"): 8,
     (100, "general 0 0 f64"): 32,
+    # Many steps at once, as they were measured (bench/results/gpu-27).
+    (90, "batch forward (64, 256, 3136) f16 1 last"): 8,
+    (90, "batch forward (64, 64, 12544) f16 1 last"): 8,
+    (90, "batch apply (64, 256, 3136) f16 1 last"): 20,
+    (90, "batch forward (64, 256, 3136) bf16 2 addend running_mean running_var"): 84,
+    (90, "batch forward (64, 64, 12544) bf16 2 addend running_mean running_var"): 84,
+    (90, "batch forward (32, 96, 784) bf16 2 addend running_mean running_var"): 148,
+    (90, "batch forward (512, 2048, 49) f16 0"): 12,  # elements that are read one by one
 }
 
 
@@ -313,6 +322,7 @@ def plans(arch: int) -> Iterator[tuple[str, Plan, int]]:
     yield from stage_plans(arch)
     yield from dsum_plans(arch)
     yield from part_plans(arch)
+    yield from batch_plans(arch)
 
 
 def compile_case(arch: int, index: int) -> tuple[int, list[str]]:

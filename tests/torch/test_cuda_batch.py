@@ -20,6 +20,8 @@ if not torch.cuda.is_available():
 
 LAST = torch.channels_last
 SHAPES = [(8, 16, 14, 14), (4, 64, 7, 7), (2, 3, 33, 5), (16, 24, 1, 1), (64, 40, 28, 28)]
+#: Of few pixels: whole slabs of channels, smaller last ones, chunks of less than 16 bytes, none.
+SHAPES += [(64, 256, 7, 7), (33, 36, 7, 7), (21, 41, 7, 7), (16, 24, 5, 5), (65, 88, 3, 3)]
 #: Of the largest value: f32 sums of some ten thousand values, and a result rounded once.
 ROOM = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
@@ -132,3 +134,24 @@ def test_modules_of_planish() -> None:
     for a, b in zip(found, exact, strict=True):
         share = ((a.double() - b.double()).abs() > 1e-2).double().mean()
         assert float(share) < 1e-3  # where z is near 0, its sign decides
+
+
+@pytest.mark.parametrize("dtype", ROOM)
+@pytest.mark.parametrize("behind", [None, "relu"])
+def test_images_of_few_pixels_that_lie_apart(dtype: torch.dtype, behind: str | None) -> None:
+    """Some channels of a wider tensor: images at other distances, and at odd addresses."""
+    for first, channels, side in ((0, 48, 7), (3, 40, 7), (8, 36, 5), (1, 72, 3), (0, 41, 7)):
+        wide = [random(21, 77, side, side, dtype=dtype, seed=i) for i in range(3)]
+        x, addend, dy = (t[:, first : first + channels] for t in wide)
+        added = addend if behind else None
+        leaf = x.detach().requires_grad_()
+        y = planish.batch_norm(leaf, None, None, training=True, activation=behind, addend=added)
+        (dx,) = torch.autograd.grad(y, leaf, dy)
+        exact = x.double().requires_grad_()
+        z = F.batch_norm(exact, None, None, training=True)
+        z = F.relu(z + addend.double()) if behind else z
+        (wanted,) = torch.autograd.grad(z, exact, dy.double())
+        room = ROOM[dtype] * float(z.abs().max())
+        assert float((y.double() - z).abs().max()) <= room
+        off = (dx.double() - wanted).abs() > ROOM[dtype] * float(wanted.abs().max())
+        assert float(off.double().mean()) <= (2e-3 if behind else 0)  # z near 0: its sign decides

@@ -79,7 +79,9 @@ static int batch_plan_describe(const cuda_plan *plan, char *text, size_t bytes) 
                     "cuda batch %s %lldx%lld%s: %s, chunks of %d, %d lanes, pieces of %lld, "
                     "%d warps, cluster %d, group %d, %d of %d at once held",
                     passes[spec->pass], (long long)plan->rows, (long long)plan->cols,
-                    c->last ? " channels last" : "",
+                    c->last     ? " channels last"
+                    : c->pixels ? " slabs"
+                                : "",
                     c->variant == BATCH_WHOLE  ? "one read"
                     : c->variant == BATCH_HELD ? "one launch"
                     : c->alone                 ? "given moments"
@@ -96,6 +98,15 @@ static bool is_held(const cuda_plan *plan, void *const *buffers) {
     return plan->cooperative.kernel >= 0 &&
            (is_backward(&plan->main) || plan->main.type[ROLE_X] == DTYPE_F16 ||
             buffers[ROLE_X] != buffers[ROLE_Y]);
+}
+
+/* As the plan's kernels see it. */
+static batch_view view_of(const cuda_plan *plan) {
+    batch_view v;
+    batch_view_of(&v, plan->problem);
+    if (plan->main.batch.pixels)
+        batch_view_by_place(&v);
+    return v;
 }
 
 /* Those that are launched, in their order; returns how many. */
@@ -125,7 +136,7 @@ static int32_t access_of(const cuda_plan *plan, const batch_view *v, void *const
     const batch_place *at = &v->at[r];
     uint64_t bits = (uint64_t)(uintptr_t)buffers[r] | (uint64_t)(at->outer | at->run);
     bits |= (uint64_t)(spec->batch.width * role_bytes(spec, r));
-    if (!v->last)
+    if (!v->last && !spec->batch.pixels)
         bits |= (uint64_t)at->inner;
     return common_alignment(bits);
 }
@@ -157,6 +168,15 @@ static void forget_activation(cuda_spec *spec) {
     }
 }
 
+/* Of the tensors of x's shape. */
+static int least_access(const cuda_spec *spec) {
+    int found = 16;
+    for (role r = 0; r < ROLE_COUNT; r++)
+        if (axes_of(r) == AXES_FULL && spec->type[r] != DTYPE_NONE)
+            found = least(found, spec->access[r]);
+    return found;
+}
+
 static cuda_spec variant_of(const cuda_plan *plan, const batch_view *v, void *const *buffers,
                             int variant) {
     cuda_spec made = variant == BATCH_HELD ? plan->cooperative : plan->main, *spec = &made;
@@ -176,6 +196,8 @@ static cuda_spec variant_of(const cuda_plan *plan, const batch_view *v, void *co
         if (spec->type[numbers[i].place] != DTYPE_NONE)
             spec->access[numbers[i].place] =
                 (uint8_t)number_access_of(plan, v, buffers, numbers[i].r, numbers[i].place);
+    if (c->pixels && least_access(spec) == 2)
+        c->at_once = most(1, c->at_once / 2); /* elements come by registers of their own */
     if (variant == BATCH_MOMENTS) {
         const int rows = c->lanes * c->width;
         spec->min_blocks = 1;
@@ -185,6 +207,9 @@ static cuda_spec variant_of(const cuda_plan *plan, const batch_view *v, void *co
             c->warps = plan->main.batch.warps * WARP / rows;
         }
     }
+    if (variant == BATCH_APPLY && c->last && !is_backward(spec) &&
+        spec->type[ROLE_ADDEND] != DTYPE_NONE)
+        c->at_once = plan->limits.tuning->batch.added_at_once;
     if (variant == BATCH_APPLY && batch_leaves_gradient(spec))
         forget_activation(spec);
     return made;
@@ -194,22 +219,22 @@ static int batch_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_CO
                               cuda_launch launches[CUDA_MOST_LAUNCHES]) {
     int variants[MOST_VARIANTS];
     const int count = variants_of_plan(plan, buffers, variants);
-    batch_view v;
-    batch_view_of(&v, plan->problem);
+    const batch_view v = view_of(plan);
     for (int i = 0; i < count; i++)
         launches[i].spec = variant_of(plan, &v, buffers, variants[i]);
     return count;
 }
 
-static int64_t grid_of(const cuda_plan *plan, const cuda_spec *spec) {
+static int64_t grid_of(const cuda_plan *plan, const batch_view *v, const cuda_spec *spec) {
     const batch_constants *c = &spec->batch;
+    const bool by_place = c->last || c->pixels;
+    const int64_t strips = by_place ? ceil_div_i64(v->rows, c->lanes * c->width) : v->rows;
     if (c->variant == BATCH_HELD)
         return spec->cooperating_blocks;
     if (c->variant == BATCH_WHOLE)
-        return plan->rows * spec->cluster;
+        return strips * spec->cluster;
     if (c->variant == BATCH_MOMENTS)
         return ceil_div_i64(plan->rows, c->lanes);
-    const int64_t strips = c->last ? ceil_div_i64(plan->rows, c->lanes * c->width) : plan->rows;
     return least_i64(strips * plan->partials, MOST_GRID);
 }
 
@@ -225,9 +250,8 @@ static void batch_launch_arguments(const cuda_plan *plan, void *const buffers[RO
     const bool back = is_backward(spec), frozen = spec->batch.frozen;
     int variants[MOST_VARIANTS];
     const int count = variants_of_plan(plan, buffers, variants);
-    batch_view v;
-    batch_view_of(&v, plan->problem);
-    const int64_t run_steps = v.last ? 1 : v.run / spec->batch.width;
+    const batch_view v = view_of(plan);
+    const int64_t run_steps = most_i64(v.run / spec->batch.width, 1);
     const batch_args args = {
         .x = tensor_of(&v, buffers, ROLE_X),
         .dy = tensor_of(&v, buffers, ROLE_DY),
@@ -246,7 +270,7 @@ static void batch_launch_arguments(const cuda_plan *plan, void *const buffers[RO
         .running_var = tensor_of(&v, buffers, ROLE_RUNNING_VAR),
         .sums = workspace,
         .constants = workspace ? (char *)workspace + sums_bytes(plan) : NULL,
-        .rows = plan->rows,
+        .rows = v.rows,
         .inner_rows = v.inner_rows,
         .steps = (u32)batch_steps(plan),
         .run_steps = (u32)run_steps,
@@ -258,7 +282,7 @@ static void batch_launch_arguments(const cuda_plan *plan, void *const buffers[RO
         .momentum = plan->problem->momentum,
         .eps_is_small = plan->eps < 1e-30};
     for (int i = 0; i < count; i++) {
-        launches[i].blocks_x = grid_of(plan, &launches[i].spec);
+        launches[i].blocks_x = grid_of(plan, &v, &launches[i].spec);
         launches[i].blocks_y = 1;
         launches[i].args.batch = args;
         if (launches[i].spec.batch.variant == BATCH_APPLY && batch_leaves_gradient(spec))

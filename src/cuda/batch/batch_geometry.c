@@ -2,7 +2,8 @@
  * Of channels stored by pixel a block has neighbours in memory of 64 bytes or more, and as many
  * pixels as make work for the device; one launch does all where the device runs all blocks at once.
  * Of rows in runs a cluster has one, where its blocks may hold their parts; else they are read
- * twice, in pieces of one size.
+ * twice, in pieces of one size. Of short runs a cluster has those of some neighbouring rows, which
+ * are read together.
  */
 #include "cuda/batch/batch_geometry.h"
 
@@ -15,7 +16,7 @@ static bool is_backward(const cuda_spec *spec) {
 
 int64_t batch_steps(const cuda_plan *plan) {
     const batch_constants *c = &plan->main.batch;
-    return c->last ? plan->cols : plan->cols / c->width;
+    return c->last ? plan->cols : plan->cols / (c->pixels ? c->pixels : c->width);
 }
 
 int64_t batch_pieces(const cuda_plan *plan) {
@@ -45,7 +46,8 @@ static int step_bytes(const cuda_spec *spec) {
 
 size_t batch_shared_bytes(const cuda_spec *spec) {
     const batch_constants *c = &spec->batch;
-    return (size_t)c->hold * (size_t)(c->warps * WARP) * (size_t)step_bytes(spec);
+    const int workers = c->warps * WARP / c->lanes * c->lanes;
+    return (size_t)c->hold * (size_t)workers * (size_t)step_bytes(spec);
 }
 
 /* Threads of a block: the chunks of channels that are read together. As few lanes as can be idle,
@@ -203,9 +205,131 @@ static bool whole_geometry(cuda_plan *plan) {
     return true;
 }
 
-static void run_geometry(cuda_plan *plan) {
+/* Of a multiprocessor that has slabs, whose threads have constants of WIDTH places. */
+static int slab_threads(const batch_tuning *t, const cuda_spec *spec) {
+    const bool slow = spec->activation != PLANISH_IDENTITY && spec->activation != PLANISH_RELU;
+    if (spec->batch.width <= 4)
+        return threads_in(t, spec);
+    if (is_backward(spec))
+        return t->slab_few_threads;
+    return slow || spec->type[ROLE_ADDEND] != DTYPE_NONE ? t->slab_some_threads
+                                                         : t->slab_many_threads;
+}
+
+static int slab_at_once(const batch_tuning *t, const cuda_spec *spec, int64_t turns) {
+    const bool masked = is_backward(spec) && spec->activation != PLANISH_IDENTITY;
+    if (masked && spec->type[ROLE_Y] == DTYPE_NONE)
+        return t->active_at_once;
+    const int largest = masked ? t->slab_masked_at_once : t->slab_at_once;
+    return at_once_within(turns, largest - 1, largest);
+}
+
+/* Warps of a block that has `images` of a slab, `largest` at most, steps under way and steps held
+ * in `room` bytes: so that few threads are idle, few steps are none, and few are read again. */
+static void share_images(const batch_tuning *t, cuda_spec *spec, int largest, int64_t images,
+                         int room) {
+    enum { LEAST_WARPS = 4 };
+    batch_constants *c = &spec->batch;
+    double best_cost = 0;
+    for (int warps = largest; warps >= most(LEAST_WARPS, ceil_div(c->lanes, WARP)); warps--) {
+        const int planes = warps * WARP / c->lanes, step = planes * c->lanes * step_bytes(spec);
+        const int64_t turns = ceil_div_i64(images, planes);
+        const int at_once = slab_at_once(t, spec, turns);
+        const int64_t all = ceil_div_i64(turns, at_once);
+        const int64_t held = least_i64(room / step / at_once, all);
+        const double again = (double)(all - held) / (double)all;
+        const double cost = (double)(warps * at_once * all) * (1 + again);
+        if (best_cost > 0 && cost >= .99 * best_cost)
+            continue;
+        best_cost = cost;
+        c->warps = warps;
+        c->at_once = at_once;
+        c->hold = at_once * (int)held;
+    }
+}
+
+/* The blocks that share a slab, and what they hold of it; false where no cluster may. */
+static bool slabs_whole(cuda_plan *plan, int64_t slabs) {
+    enum { BESIDE = 20 << 10 }; /* bytes of shared memory that hold no step */
+    const batch_tuning *t = &plan->limits.tuning->batch;
+    cuda_spec *spec = &plan->main;
+    batch_constants *c = &spec->batch;
+    const int most_cluster = least(plan->limits.max_cluster, 16), threads = slab_threads(t, spec);
+    const int64_t images = batch_steps(plan), image_bytes = c->lanes * step_bytes(spec);
+    int cluster = 1;
+    while (2 * cluster <= most_cluster &&
+           (images * image_bytes > cluster * t->slab_part_bytes ||
+            (slabs * cluster < t->slab_blocks &&
+             images * image_bytes >= 2 * cluster * t->slab_least_bytes)))
+        cluster *= 2;
+    const int64_t part = ceil_div_i64(images, cluster), part_bytes = part * image_bytes;
+    if (part_bytes > t->whole_bytes)
+        return false;
+    const int least_threads = most(t->threads / 2, ceil_div(c->lanes, WARP) * WARP);
+    int blocks = (int)least_i64(ceil_div_i64(slabs * cluster, t->blocks), threads / least_threads);
+    while (blocks > 2 && blocks * part_bytes > t->hold_bytes)
+        blocks--;
+    blocks = most(blocks, least(2, threads / least_threads));
+    const int room = least(t->hold_bytes, most(plan->limits.shared_per_block - BESIDE, 0)) / blocks;
+    share_images(t, spec, least(t->most_warps, threads / blocks / WARP), part, room);
+    c->variant = BATCH_WHOLE;
+    spec->cluster = cluster;
+    spec->min_blocks = blocks;
+    plan->turns = part;
+    return true;
+}
+
+/* Pieces of slabs whose moments are given: of as many images each. */
+static void slab_pieces(cuda_plan *plan, int64_t slabs) {
+    const batch_tuning *t = &plan->limits.tuning->batch;
+    cuda_spec *spec = &plan->main;
+    const int planes = t->threads / spec->batch.lanes;
+    const int64_t images = batch_steps(plan);
+    spec->min_blocks = slab_threads(t, spec) / t->threads;
+    const int64_t wanted = ceil_div_i64((int64_t)t->blocks * spec->min_blocks, slabs);
+    const int64_t part = most_i64(least_i64(ceil_div_i64(images, wanted), planes * t->piece_steps),
+                                  planes * t->least_steps);
+    plan->turns = ceil_div_i64(images, ceil_div_i64(images, part));
+    share_images(t, spec, t->threads / WARP, plan->turns, 0);
+}
+
+/* Runs that no wide chunks divide, but those of some neighbours together: whether the geometry is
+ * that. A chunk has elements of two rows at most. */
+static bool slab_geometry(cuda_plan *plan, const batch_view *v, int bytes) {
+    const batch_tuning *t = &plan->limits.tuning->batch;
+    cuda_spec *spec = &plan->main;
+    const cuda_spec before = *spec;
+    batch_constants *c = &spec->batch;
+    const int64_t places = v->rows * v->run;
+    if (!v->has_slabs || v->run > t->slab_lanes * c->width || places > INT32_MAX)
+        return false;
+    int width = chunk_width(places, bytes, 16);
+    while (width > v->run)
+        width /= 2;
+    if (width <= c->width)
+        return false;
+    int rows = width / c->width;
+    while (rows * v->run * role_bytes(spec, ROLE_X) < t->slab_line_bytes && 2 * rows <= v->rows)
+        rows *= 2;
+    c->lanes = rows * (int)v->run / width;
+    c->width = width;
+    c->pixels = (int)v->run;
+    const int64_t slabs = ceil_div_i64(v->rows, rows);
+    bool taken = c->lanes <= t->slab_lanes;
+    if (taken && c->variant == BATCH_APPLY)
+        slab_pieces(plan, slabs);
+    else if (taken)
+        taken = slabs_whole(plan, slabs);
+    if (!taken)
+        *spec = before;
+    return taken;
+}
+
+static void run_geometry(cuda_plan *plan, const batch_view *v, int bytes) {
     const batch_tuning *t = &plan->limits.tuning->batch;
     batch_constants *c = &plan->main.batch;
+    if (slab_geometry(plan, v, bytes))
+        return;
     c->lanes = 1;
     if (c->variant != BATCH_APPLY && whole_geometry(plan))
         return;
@@ -232,5 +356,5 @@ void batch_set_geometry(cuda_plan *plan, const batch_view *v) {
     if (v->last && !held_geometry(plan, v, role_bytes(spec, ROLE_X)))
         pixel_geometry(plan, v, role_bytes(spec, ROLE_X));
     else if (!v->last)
-        run_geometry(plan);
+        run_geometry(plan, v, bytes);
 }

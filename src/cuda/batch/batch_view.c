@@ -45,6 +45,14 @@ static void set_places(batch_view *v, const problem *p, const row_axes *a) {
     }
 }
 
+/* Whether runs of neighbours on this axis follow each other in every tensor of x's shape. */
+static bool has_slabs(const problem *p, const row_axes *a) {
+    for (role r = 0; r < ROLE_COUNT; r++)
+        if (has(p, r) && axes_of(r) == AXES_FULL && axis_stride(p, a->inner, r) != a->element->size)
+            return false;
+    return p->kept_count == 1 && p->reduced_count == 2;
+}
+
 bool batch_view_of(batch_view *v, const problem *p) {
     if (p->rows < 1 || p->cols < 1 || p->cols > MOST_ROW_STEPS || p->kept_count < 1 ||
         p->kept_count > 2 || p->reduced_count < 1 || p->reduced_count > 2 ||
@@ -62,6 +70,16 @@ bool batch_view_of(batch_view *v, const problem *p) {
     } else if (!is_dense(p, element)) {
         return false;
     }
+    v->has_slabs = !v->last && has_slabs(p, &a);
     set_places(v, p, &a);
     return true;
+}
+
+void batch_view_by_place(batch_view *v) {
+    for (role r = 0; r < ROLE_COUNT; r++)
+        if (axes_of(r) == AXES_FULL)
+            v->at[r].inner /= v->run;
+    v->rows *= v->run;
+    v->inner_rows = v->rows;
+    v->run = 1;
 }

@@ -101,3 +101,59 @@ void table_batch_otherwise(void) {
         emulate_case(c);
     }
 }
+
+/* Images of few pixels by channel, some channels together: the last slab smaller than the others,
+ * chunks of 16 bytes and less, threads that are left over, one block and clusters, all held and
+ * some; outputs that lack, what is behind, other dtypes and alignments, rows out of float's range.
+ */
+void table_batch_slabs(void) {
+    static const int64_t shapes[][3] = {
+        {6, 24, 49}, {40, 16, 49}, {21, 20, 49}, {19, 24, 25}, {64, 40, 9},
+        {5, 6, 196}, {9, 8, 225},  {33, 136, 9}, {300, 8, 49},
+    };
+    enum { SHAPES = sizeof shapes / sizeof *shapes };
+    for (int pass = 0; pass < 3; pass++)
+        for (int i = 0; i < SHAPES; i++) {
+            norm_case c = batch_of(passes[pass], i % 4 == 3 ? PLANISH_RMS : PLANISH_LAYER,
+                                   shapes[i], false, types[(i + pass) % 4]);
+            set_device(i % 3 == 2 ? 80 : 90, 2);
+            if (i % 3 == 1) /* less is held */
+                limits.shared_per_block = 50000;
+            if (pass == 2)
+                c.stats = F64;
+            c.weight_offset = i == 6;
+            if (i % 2 && c.x != F64)
+                c.weight = c.grad = F32;
+            if (i % 5 == 3)
+                c.in = MISALIGNED;
+            if (i % 5 == 4)
+                c.out = MISALIGNED;
+            emulate_case(c);
+        }
+    static const unsigned drop[] = {HAS(BIAS), HAS(WEIGHT) | HAS(DBIAS), HAS(DX),
+                                    HAS(DWEIGHT) | HAS(DBIAS), HAS(MEAN) | HAS(RSTD)};
+    for (int i = 0; i < 20; i++) {
+        norm_case c = batch_of(both[i % 2], PLANISH_LAYER, shapes[i % 5], false, types[i % 3]);
+        set_device(i % 5 == 4 ? 80 : 90, 2);
+        c.activation = i % 3 == 0 ? PLANISH_IDENTITY : i % 3 == 1 ? PLANISH_RELU : PLANISH_SILU;
+        c.stats = c.activation ? F64 : F32;
+        if (!c.activation || !(drop[i / 4] & HAS(BIAS)))
+            c.has &= ~drop[i / 4];
+        if (i % 7 == 6) {
+            c.y = F32;
+            c.stats = F64;
+        }
+        emulate_case(c);
+    }
+    for (numbers n = MEAN_100; n < NUMBERS_COUNT; n++)
+        for (int t = 0; t < 3; t++) {
+            norm_case c = batch_of(both[n % 2], PLANISH_LAYER, shapes[t], false, types[t]);
+            set_device(90, 2);
+            c.numbers = n;
+            c.eps = n == SCALE_TINY ? 0 : 1e-5;
+            emulate_case(c);
+            c.pass = PLANISH_FORWARD;
+            if (n != SUBNORMAL)
+                emulate_case(c);
+        }
+}

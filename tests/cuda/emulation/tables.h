@@ -63,6 +63,7 @@ void table_group_tiles(void);
 /* table_batch.c */
 void table_batch(void);
 void table_batch_otherwise(void);
+void table_batch_slabs(void);
 
 /* table_strips.c */
 void table_strips(void);

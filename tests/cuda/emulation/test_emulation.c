@@ -82,6 +82,7 @@ int main(int argc, char **argv) {
         {"pairs", table_pairs},
         {"batch", table_batch},
         {"batch otherwise", table_batch_otherwise},
+        {"batch slabs", table_batch_slabs},
         {"parts", table_parts},
         {"parts otherwise", table_parts_otherwise},
     };

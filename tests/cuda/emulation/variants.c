@@ -137,6 +137,8 @@ static struct variant {
     {CUDA_BATCH, "LAST", 0, 0, 0},
     {CUDA_BATCH, "LAST", 1, 1, 0},
     {CUDA_BATCH, "CLUSTER", 2, 2, 0},
+    {CUDA_BATCH, "PIXELS", 9, 49, 0},
+    {CUDA_BATCH, "PIXELS", 196, 225, 0},
     {CUDA_BATCH, "REAL_DOUBLE", 1, 1, 0},
     {CUDA_BATCH, "CORRECT", 1, 1, 0},
     {CUDA_BATCH, "HOLD", 2, 16, 0},

@@ -39,13 +39,16 @@ __device__ __forceinline__ void add_up_two(double *v, double (*room)[2]) {
     }
 }
 
-/* Rows that leave float's range are summed again by each block that has a piece of them: y is not in x's place. */
-__device__ __forceinline__ void sum_wide(const batch_args &args, i64 first, double &pivot, double *v) {
+/* Steps [begin, end) of those of the block's rows that leave float's range are summed again; returns whether there are
+ * such rows. */
+__device__ __forceinline__ bool sum_wide(const batch_args &args, i64 first, u32 begin, u32 end, double &pivot,
+                                         double *v) {
     __shared__ double pivots[ROOM], room[WARPS][2];
     __shared__ bool is_wide[ROOM];
+    bool any = false;
     if (threadIdx.x < ROOM) {
         pivots[threadIdx.x] = wide_pivot(pivot);
-        is_wide[threadIdx.x] = first + threadIdx.x < args.rows && leaves_range(args, v[1]);
+        is_wide[threadIdx.x] = first + threadIdx.x < rows_of(args) && leaves_range(args, v[1]);
     }
     __syncthreads();
 #pragma unroll 1
@@ -53,8 +56,8 @@ __device__ __forceinline__ void sum_wide(const batch_args &args, i64 first, doub
         if (!is_wide[r])
             continue;
         double part[2];
-        wide_sums(args, row_of(args.x, number_of(args, first + r)), 0, args.steps, threadIdx.x, THREADS, pivots[r],
-                  part);
+        any = true;
+        wide_sums(args, first_of_row(args, first + r), begin, end, threadIdx.x, THREADS, pivots[r], part);
         add_up_two(part, room);
         if (threadIdx.x == r) {
             v[0] = part[0];
@@ -62,6 +65,7 @@ __device__ __forceinline__ void sum_wide(const batch_args &args, i64 first, doub
             pivot = pivots[r];
         }
     }
+    return any;
 }
 
 /* The constants of the block's rows; the first piece's block saves what is to be saved of them. */
@@ -85,8 +89,9 @@ __device__ __forceinline__ void merge_block(const batch_args &args, i64 first, c
             for (int p = 0; p < MERGE_PLANES; p++)
                 v[j] += room[p][j][row];
         }
+    /* By each block that has a piece of them: y is not in x's place. */
     if (WIDE_RANGE)
-        sum_wide(args, first, pivot, v);
+        sum_wide(args, first, 0, args.steps, pivot, v);
     if (plane == 0 && there) {
         if constexpr (FORWARD)
             share_constants(constants, row, forward_constants(args, known, pivot, v, saves));

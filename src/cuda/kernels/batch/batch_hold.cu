@@ -4,10 +4,11 @@
  */
 
 /* A thread's places in shared memory: of x, of dy and of what is beside them, step by step. */
-constexpr int HELD_BESIDE = BACKWARD && HAS_BESIDE && !LEAVES_GRADIENT ? BESIDE_BYTES : 0, HELD_DY = BACKWARD ? DY_BYTES : 0;
+constexpr int HELD_BESIDE = BACKWARD && HAS_BESIDE && !LEAVES_GRADIENT ? BESIDE_BYTES : 0;
+constexpr int HELD_DY = BACKWARD ? DY_BYTES : 0;
 
 template <int BEFORE, int BYTES> __device__ __forceinline__ u32 held_at(int k) {
-    return shared_address(dynamic_shared) + HOLD * THREADS * BEFORE + (k * THREADS + (int)threadIdx.x) * BYTES;
+    return shared_address(dynamic_shared) + HOLD * WORKERS * BEFORE + (k * WORKERS + (int)threadIdx.x) * BYTES;
 }
 
 __device__ __forceinline__ void hold_step(int k, const step_chunks &s) {

@@ -20,7 +20,7 @@ __device__ __forceinline__ void put_step(const batch_args &args, const row_bases
     real v[WIDTH], g[WIDTH];
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
-        const row_constants &of = c[LAST ? i : 0];
+        const row_constants &of = c[BY_PLACE ? i : 0];
         const real x = element<X_TYPE>(s.x.word, i), d = LAYER ? x - of.mean : x;
         if constexpr (BACKWARD) {
             g[i] = element<DY_TYPE>(s.dy.word, i);
@@ -98,6 +98,10 @@ __device__ __forceinline__ void put_unit(const batch_args &args, const unit_plac
     row_constants c[COLUMNS];
     if (!p.active)
         return;
+    if constexpr (SLAB) {
+        const u32 count = steps_of(p.begin, p.end, p.plane);
+        prefetch_steps(args, bases_of(args, p.row), p.begin + p.plane, count - least_of(AT_ONCE, count), count);
+    }
     if constexpr (ALONE)
         given_columns(args, p.row, c);
     else

@@ -68,7 +68,7 @@ struct thread_sums {
         real left[WIDTH];
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
-            const row_constants &of = c[LAST ? i : 0];
+            const row_constants &of = c[BY_PLACE ? i : 0];
             real d = element<X_TYPE>(s.x.word, i);
             if (LAYER)
                 d -= of.mean;
@@ -127,6 +127,14 @@ __device__ __forceinline__ void add_step(const batch_args &args, const row_bases
                 b.daddend + step_at<DY_TYPE>(args, args.daddend, begin + k * PLANES), s.dy);
 }
 
+/* Asks for x of a thread's steps [first, end). */
+__device__ __forceinline__ void prefetch_steps(const batch_args &args, const row_bases &b, u32 begin, u32 first,
+                                               u32 end) {
+#pragma unroll 1
+    for (u32 k = first; k < end; k++)
+        prefetch_line(b.x + step_at<X_TYPE>(args, args.x, begin + k * PLANES));
+}
+
 template <bool ALL>
 __device__ __forceinline__ void add_steps(const batch_args &args, const row_bases &b, const row_constants *c, u32 begin,
                                           u32 first, u32 count, thread_sums &sums) {
@@ -137,8 +145,8 @@ __device__ __forceinline__ void add_steps(const batch_args &args, const row_base
         add_step<ALL>(args, b, c, begin, first + j, count, s[j], sums);
 }
 
-/* Sums of LANES * COLUMNS rows over the block; the first threads of `room` have them. */
-constexpr int ROOM = LANES * COLUMNS;
+/* Sums of a block's rows over it; the first threads of `room` have them. */
+constexpr int ROOM = SLAB ? LANES * WIDTH / most(PIXELS, 1) : LANES * COLUMNS;
 typedef real block_room[WARPS][SUMS][ROOM];
 
 __device__ __forceinline__ void add_up_block(thread_sums &s, block_room &room) {

@@ -10,8 +10,11 @@ constexpr bool LAYER = KIND == 0;
 constexpr bool FORWARD = PASS == 0, BACKWARD = PASS == 1, GIVEN = PASS == 4;
 constexpr int THREADS = WARPS * WARP;
 constexpr int PLANES = THREADS / LANES;      /* threads that share a row */
-constexpr int COLUMNS = LAST ? WIDTH : 1;    /* rows of a thread */
-constexpr int STEP_ELEMENTS = LAST ? 1 : WIDTH; /* of a row */
+constexpr int WORKERS = LANES * PLANES;      /* threads that have something to do */
+constexpr bool SLAB = PIXELS > 0;
+constexpr bool BY_PLACE = LAST || SLAB;      /* a thread keeps to WIDTH places of every step */
+constexpr int COLUMNS = BY_PLACE ? WIDTH : 1; /* of a thread: rows, or places of a slab */
+constexpr int STEP_ELEMENTS = LAST ? 1 : SLAB ? PIXELS : WIDTH; /* of a row */
 constexpr bool WIDE_RANGE = FORWARD && (X_TYPE == F32 || X_TYPE == BF16);
 constexpr bool WEIGHTED = WEIGHT_TYPE != NONE;
 constexpr bool BIASED = (!BACKWARD || ACTIVE) && BIAS_TYPE != NONE; /* of a mask by y nobody asks for it */
@@ -47,7 +50,7 @@ struct row_number {
 };
 
 __device__ __forceinline__ row_number number_of(const batch_args &args, i64 row) {
-    if (LAST || args.inner_rows >= args.rows)
+    if (BY_PLACE || args.inner_rows >= args.rows)
         return {0, row};
     const i64 outer = row / args.inner_rows;
     return {outer, row - outer * args.inner_rows};
@@ -55,7 +58,7 @@ __device__ __forceinline__ row_number number_of(const batch_args &args, i64 row)
 
 /* Bytes from a row's first element to those of a step. */
 template <int TYPE> __device__ __forceinline__ i64 step_at(const batch_args &args, const batch_tensor &t, u32 step) {
-    if (LAST)
+    if (BY_PLACE)
         return (i64)step * t.at.run;
     const u32 run = args.run_steps > 1 ? (u32)quotient_of(args.run_divisor, step) : step;
     return (i64)run * t.at.run + (i64)(step - run * args.run_steps) * (WIDTH * bytes_of(TYPE));
@@ -72,22 +75,46 @@ struct unit_place {
     bool active;
 };
 
-__device__ __forceinline__ unit_place unit_of(const batch_args &args, i64 strips, i64 number) {
+__device__ __forceinline__ unit_place place_of(const batch_args &args, i64 strip, i64 piece) {
     unit_place p;
-    const i64 piece = number / strips, strip = number - piece * strips;
     p.lane = threadIdx.x % LANES;
     p.plane = threadIdx.x / LANES;
-    p.row = LAST ? (strip * LANES + p.lane) * WIDTH : strip;
-    p.active = p.row < args.rows;
+    p.row = BY_PLACE ? (strip * LANES + p.lane) * WIDTH : strip;
+    p.active = p.row < args.rows && (!SLAB || p.plane < PLANES);
     p.piece = (u32)piece;
     p.begin = p.piece * args.piece;
     p.end = least_of(p.begin + args.piece, args.steps);
     return p;
 }
 
+__device__ __forceinline__ unit_place unit_of(const batch_args &args, i64 strips, i64 number) {
+    const i64 piece = number / strips;
+    return place_of(args, number - piece * strips, piece);
+}
+
+/* Of a slab what counts as rows is places: those of all its channels, whose first pixels are PIXELS apart. */
+__device__ __forceinline__ i64 rows_of(const batch_args &args) {
+    return SLAB ? (i64)((u32)args.rows / most(PIXELS, 1)) : args.rows;
+}
+
+/* The channels of WIDTH neighbouring places, of which the first `split` or more are of the first one. */
+struct place_rows {
+    int first, second, split;
+};
+
+__device__ __forceinline__ place_rows rows_of_place(u32 place) {
+    const int first = place / most(PIXELS, 1), split = (first + 1) * PIXELS - (int)place;
+    return {first, split < WIDTH ? first + 1 : first, split};
+}
+
 /* A row's place in a tensor. */
 __device__ __forceinline__ char *row_of(const batch_tensor &t, const row_number &n) {
     return (char *)t.data + n.outer * t.at.outer + n.inner * t.at.inner;
+}
+
+/* The first element of x of a row, or of a slab's channel. */
+__device__ __forceinline__ const char *first_of_row(const batch_args &args, i64 row) {
+    return row_of(args.x, number_of(args, SLAB ? row * PIXELS : row));
 }
 
 /* The first elements of a thread's rows. */
@@ -194,6 +221,12 @@ __device__ __forceinline__ void load_numbers(const batch_args &args, const batch
                 v[i] = __hiloint2double((int)c.word[2 * i + 1], (int)c.word[2 * i]);
             else
                 v[i] = element<TYPE>(c.word, i);
+    } else if constexpr (SLAB) {
+        const place_rows r = rows_of_place((u32)row);
+        const auto one = load_stored<TYPE>(row_of(t, {0, r.first})), next = load_stored<TYPE>(row_of(t, {0, r.second}));
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++)
+            v[i] = i < r.split ? one : next;
     } else {
 #pragma unroll
         for (int i = 0; i < COLUMNS; i++)
