@@ -243,6 +243,7 @@ static const gpu_tuning sm_80 = {
             .whole_bytes = 200 << 10,
             .hold_bytes = 200 << 10,
             .most_warps = 16,
+            .slab_run_bytes = 64,
             .slab_line_bytes = 256,
             .slab_lanes = 256,
             .slab_blocks = 112,

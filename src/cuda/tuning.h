@@ -327,6 +327,7 @@ typedef struct batch_tuning {
     int hold_bytes;  /* that wait in a multiprocessor's shared memory */
     int most_warps;  /* of a block */
     /* Runs of a few elements, of which neighbours are read together. */
+    int slab_run_bytes;      /* of a run that is read by itself, where wide chunks divide it */
     int slab_line_bytes;     /* of x that follow each other in a slab, at least */
     int slab_lanes;          /* chunks of these at most */
     int slab_blocks;         /* that share the whole, rather; */

@@ -16,6 +16,7 @@ FULL = ("x", "y", "dy", "dx", "addend", "daddend")
 #: Images, channels, pixels: held whole or in part, pieces; slabs of one block and of clusters.
 SHAPES = ((64, 256, 3136), (64, 64, 12544), (32, 96, 784), (64, 2048, 49), (64, 512, 49))
 SHAPES += ((64, 512, 9), (64, 256, 25), (64, 1024, 196), (32, 36, 49), (512, 2048, 49))
+SHAPES += ((2000, 128, 3), (64, 512, 16))
 WORDS = {FORWARD: "forward", BACKWARD: "backward", APPLY: "apply"}
 #: Of each pass: the activation, and the roles beside those of a norm alone.
 WAYS: tuple[tuple[int, int, tuple[str, ...]], ...] = (

@@ -248,16 +248,20 @@ static void share_images(const batch_tuning *t, cuda_spec *spec, int largest, in
     }
 }
 
-/* The blocks that share a slab, and what they hold of it; false where no cluster may. */
-static bool slabs_whole(cuda_plan *plan, int64_t slabs) {
-    enum { BESIDE = 20 << 10 }; /* bytes of shared memory that hold no step */
+/* The blocks that share a slab of so many rows, and what they hold of it; false where no cluster
+ * may. */
+static bool slabs_whole(cuda_plan *plan, int64_t slabs, int rows) {
+    enum {
+        BESIDE = 20 << 10, /* bytes of shared memory that hold no step */
+        MOST_SENT = 128    /* sums of rows that a block is told */
+    };
     const batch_tuning *t = &plan->limits.tuning->batch;
     cuda_spec *spec = &plan->main;
     batch_constants *c = &spec->batch;
     const int most_cluster = least(plan->limits.max_cluster, 16), threads = slab_threads(t, spec);
     const int64_t images = batch_steps(plan), image_bytes = c->lanes * step_bytes(spec);
     int cluster = 1;
-    while (2 * cluster <= most_cluster &&
+    while (2 * cluster <= most_cluster && 2 * cluster * rows <= MOST_SENT &&
            (images * image_bytes > cluster * t->slab_part_bytes ||
             (slabs * cluster < t->slab_blocks &&
              images * image_bytes >= 2 * cluster * t->slab_least_bytes)))
@@ -293,8 +297,8 @@ static void slab_pieces(cuda_plan *plan, int64_t slabs) {
     share_images(t, spec, t->threads / WARP, plan->turns, 0);
 }
 
-/* Runs that no wide chunks divide, but those of some neighbours together: whether the geometry is
- * that. A chunk has elements of two rows at most. */
+/* Runs that no wide chunks divide, but those of some neighbours together, or that are shorter than
+ * what is read at once: whether the geometry is that. A chunk has elements of two rows at most. */
 static bool slab_geometry(cuda_plan *plan, const batch_view *v, int bytes) {
     const batch_tuning *t = &plan->limits.tuning->batch;
     cuda_spec *spec = &plan->main;
@@ -306,7 +310,7 @@ static bool slab_geometry(cuda_plan *plan, const batch_view *v, int bytes) {
     int width = chunk_width(places, bytes, 16);
     while (width > v->run)
         width /= 2;
-    if (width <= c->width)
+    if (width == c->width && v->run * role_bytes(spec, ROLE_X) >= t->slab_run_bytes)
         return false;
     int rows = width / c->width;
     while (rows * v->run * role_bytes(spec, ROLE_X) < t->slab_line_bytes && 2 * rows <= v->rows)
@@ -319,7 +323,7 @@ static bool slab_geometry(cuda_plan *plan, const batch_view *v, int bytes) {
     if (taken && c->variant == BATCH_APPLY)
         slab_pieces(plan, slabs);
     else if (taken)
-        taken = slabs_whole(plan, slabs);
+        taken = slabs_whole(plan, slabs, rows);
     if (!taken)
         *spec = before;
     return taken;

@@ -108,8 +108,8 @@ void table_batch_otherwise(void) {
  */
 void table_batch_slabs(void) {
     static const int64_t shapes[][3] = {
-        {6, 24, 49}, {40, 16, 49}, {21, 20, 49}, {19, 24, 25}, {64, 40, 9},
-        {5, 6, 196}, {9, 8, 225},  {33, 136, 9}, {300, 8, 49},
+        {6, 24, 49}, {40, 16, 49}, {21, 20, 49}, {19, 24, 25}, {64, 40, 9}, {5, 6, 196},
+        {9, 8, 225}, {33, 136, 9}, {300, 8, 49}, {300, 70, 3}, {30, 48, 4}, {50, 20, 16},
     };
     enum { SHAPES = sizeof shapes / sizeof *shapes };
     for (int pass = 0; pass < 3; pass++)
