@@ -21,11 +21,12 @@ static const planish_pass passes[] = {PLANISH_FORWARD, PLANISH_BACKWARD, PLANISH
  * fill the lanes of a block and that do not, one chunk and many, of 16 bytes and of an element. */
 void table_batch(void) {
     static const int64_t shapes[][3] = {
-        {3, 16, 64},  {5, 24, 49}, {2, 33, 20},  {7, 8, 3},    {3, 160, 40},
-        {4, 3, 9000}, {9, 72, 16}, {3, 5, 6000}, {40, 130, 1}, {2, 64, 1200},
+        {3, 16, 64}, {5, 24, 49},  {2, 33, 20},  {7, 8, 3},     {3, 160, 40}, {4, 3, 9000},
+        {9, 72, 16}, {3, 5, 6000}, {40, 130, 1}, {2, 64, 1200}, {4, 64, 49}, /* what one block holds
+                                                                              */
     };
     for (int pass = 0; pass < 3; pass++)
-        for (int i = 0; i < 10; i++)
+        for (int i = 0; i < 11; i++)
             for (int last = 0; last < 2; last++) {
                 norm_case c = batch_of(passes[pass], i % 4 == 3 ? PLANISH_RMS : PLANISH_LAYER,
                                        shapes[i], last, types[(i + last + pass) % 4]);

@@ -45,18 +45,18 @@ __device__ __forceinline__ bool sum_wide(const batch_args &args, i64 first, u32 
                                          double *v) {
     __shared__ double pivots[ROOM], room[WARPS][2];
     __shared__ bool is_wide[ROOM];
-    bool any = false;
     if (threadIdx.x < ROOM) {
         pivots[threadIdx.x] = wide_pivot(pivot);
         is_wide[threadIdx.x] = first + threadIdx.x < rows_of(args) && leaves_range(args, v[1]);
     }
     __syncthreads();
+    if (!any_of<ROOM>(is_wide))
+        return false;
 #pragma unroll 1
     for (int r = 0; r < ROOM; r++) {
         if (!is_wide[r])
             continue;
         double part[2];
-        any = true;
         wide_sums(args, first_of_row(args, first + r), begin, end, threadIdx.x, THREADS, pivots[r], part);
         add_up_two(part, room);
         if (threadIdx.x == r) {
@@ -65,7 +65,7 @@ __device__ __forceinline__ bool sum_wide(const batch_args &args, i64 first, u32 
             pivot = pivots[r];
         }
     }
-    return any;
+    return true;
 }
 
 /* The constants of the block's rows; the first piece's block saves what is to be saved of them. */

@@ -76,6 +76,8 @@ __device__ __forceinline__ void merge_wide(const batch_args &args, i64 first, do
         is_wide[threadIdx.x] = first + threadIdx.x < args.rows && leaves_range(args, v[1]);
     }
     __syncthreads();
+    if (!any_of<LANES>(is_wide))
+        return;
 #pragma unroll 1
     for (int r = 0; r < LANES; r++) {
         if (!is_wide[r])

@@ -293,6 +293,17 @@ __device__ __forceinline__ bool leaves_range(const batch_args &args, double b) {
     return WIDE_RANGE && (!(b < 1e36) || (args.eps_is_small && b < 1e-28));
 }
 
+/* Whether any of COUNT flags in shared memory is set: for every thread. */
+template <int COUNT> __device__ __forceinline__ bool any_of(const bool *flags) {
+    bool found = false;
+#pragma unroll
+    for (int i = 0; i < ceil_div(COUNT, WARP); i++) {
+        const int at = i * WARP + threadIdx.x % WARP;
+        found |= at < COUNT && flags[at];
+    }
+    return __any_sync(EVERY_LANE, found);
+}
+
 /* A number with all digits of f64, rounded once. */
 template <int TYPE> __device__ __forceinline__ void store_rounded(void *address, double v) {
     if constexpr (TYPE == F64) {
