@@ -65,7 +65,7 @@ def batch_plans(arch: int) -> Iterator[tuple[str, StagePlan, int]]:
             continue
         passed, activation, more = WAYS[way]
         dtype = ("f16", "bf16", "f32")[(i + shape + way // 3) % 3]
-        access = (16, 2, 8)[i // 7 % 3] if dtype != "f32" else 16
+        access = (16, 2, 8)[i // 7 % 3] if dtype != "f32" and not last else 16
         behind = " ".join([str(activation), *more])
         name = f"batch {WORDS[passed]} {SHAPES[shape]} {dtype} {behind} {'last' * last}".strip()
         plan = batch_plan(passed, SHAPES[shape], last, dtype, activation, more, arch=arch)
