@@ -256,13 +256,15 @@ def runs_torchs(op: str, x: Any, *parameters: Tensor | None) -> bool:
     decide: modules then call it at once, for the host's time counts in small models."""
     if not _active or type(x) is not Tensor or torch.compiler.is_compiling():
         return False
+    batch = op == "batch_norm"  # whose operator takes f32 parameters beside 16 bits, and any layout
+    dtypes = {x.dtype, torch.float32} if batch and x.dtype.itemsize == 2 else {x.dtype}
     for parameter in parameters:
         if parameter is not None and (
-            parameter.dtype is not x.dtype or type(parameter) not in (nn.Parameter, Tensor)
+            parameter.dtype not in dtypes or type(parameter) not in (nn.Parameter, Tensor)
         ):
             return False
     on_planish = (op, "cuda" if x.is_cuda else "cpu") in _active and not x.is_meta
-    if not on_planish or not x.is_contiguous() or x.is_inference() or is_transformed():
+    if not on_planish or not (batch or x.is_contiguous()) or x.is_inference() or is_transformed():
         return False
     return not is_hooked() or not needs_graph(x, *parameters)
 

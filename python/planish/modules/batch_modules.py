@@ -11,9 +11,10 @@ from torch.nn.modules.batchnorm import _BatchNorm as _TorchBatchNorm
 import torch
 from planish.functions.batch import batch_norm
 from planish.library.switch import runs_torchs
-from planish.modules.norm_modules import held_parameter
-from planish.operators import sync_batch
+from planish.modules.norm_modules import held_buffer, held_parameter
+from planish.operators import batch, sync_batch
 from planish.operators.arguments import check_activation, check_tensor
+from planish.operators.call import ACTIVATIONS
 from planish.operators.ways import Way, leaf, way_of
 from torch import Tensor, nn
 
@@ -105,6 +106,10 @@ class _BatchNorm:
                 y = F.silu(y)
             elif self.activation == "gelu":
                 y = F.gelu(y)
+            elif self.activation == "relu6":
+                y = F.relu6(y)
+            elif self.activation == "hardswish":
+                y = F.hardswish(y)
             else:
                 y = F.gelu(y, approximate="tanh")
         return y
@@ -127,13 +132,14 @@ class _BatchNorm:
         """``activation``: one that stands in for the module's own, which is None."""
         module: Any = self
         weight, bias = held_parameter(module, "weight"), held_parameter(module, "bias")
-        way = way_of(input, weight, bias, addend)
-        if way is Way.NODE:
+        strange = type(input) is not Tensor or not (addend is None or type(addend) is Tensor)
+        if strange and way_of(input, weight, bias, addend) is Way.NODE:
             return leaf(module, input) if addend is None else leaf(module, input, addend)
         if not isinstance(input, Tensor):
             check_tensor(type(self).__name__, "input", input)
         self._check_input_dim(input)  # type: ignore[attr-defined]
-        training, mean, var = module.training, module.running_mean, module.running_var
+        training = module.training
+        mean, var = held_buffer(module, "running_mean"), held_buffer(module, "running_var")
         if training and not module.track_running_stats:
             mean = var = None
         by_batch = training or (mean is None and var is None)
@@ -159,6 +165,16 @@ class _BatchNorm:
         eps: float = self.eps  # type: ignore[attr-defined]
         if activation is None and addend is None and runs_torchs("batch_norm", input, weight, bias):
             return F.batch_norm(input, mean, var, weight, bias, by_batch, momentum, eps)
+        # As batch_norm() does it, without a second look at what a module has checked.
+        if (
+            (addend is None or addend.shape == input.shape)
+            and activation in ACTIVATIONS
+            and type(eps) is float is type(momentum)
+            and way_of(input, weight, bias, mean, var, addend) is Way.PLAIN
+            and batch.runs(input, mean, var, weight, bias, by_batch, eps)
+        ):
+            given = input, mean, var, weight, bias, by_batch, momentum, eps
+            return batch.batch_norm(Way.PLAIN, *given, activation, addend)
         return batch_norm(
             input,
             mean,

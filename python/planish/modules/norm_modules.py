@@ -51,6 +51,13 @@ def held_parameter(module: nn.Module, name: str) -> Tensor | None:
     return found
 
 
+def held_buffer(module: nn.Module, name: str) -> Tensor | None:
+    """The same of a buffer."""
+    held = module._buffers
+    found: Tensor | None = held[name] if name in held else getattr(module, name)
+    return found
+
+
 class LayerNorm(nn.LayerNorm):
     """torch.nn.LayerNorm on planish, whether planish is enabled or not.
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planish.library.seen import below_autograd, needs_graph
-from planish.operators import batch_formulas, batch_ops
+from planish.library.seen import needs_graph
+from planish.operators import batch_formulas, batch_ops, short
 from planish.operators.arguments import DEVICES, DTYPES
 from planish.operators.call import ACTIVATIONS
 from planish.operators.stage_calls import is_distributed
@@ -12,7 +12,7 @@ from torch import Tensor
 
 __all__ = ["batch_norm", "runs"]
 
-_forward_op, _apply_op = batch_ops.FORWARD._op, batch_ops.APPLY._op
+_plain_forward, _plain_apply = short.of("batch_norm"), short.of("batch_norm_apply")
 
 
 def _fits(x: Tensor, vector: Tensor | None) -> bool:
@@ -81,8 +81,7 @@ def batch_norm(
         if way is Way.OPERATOR:
             results = batch_ops.FORWARD(x, *beside)
         else:
-            with below_autograd():
-                results = _forward_op(x, *beside)
+            results = _plain_forward(x, *beside)
         return results[0]  # type: ignore[no-any-return]
     assert running_mean is not None and running_var is not None
     given = running_mean, running_var, addend, weight, bias, code, True, eps
@@ -92,5 +91,4 @@ def batch_norm(
         return batch_ops.record_apply(  # type: ignore[no-any-return]
             (None, *given[5:]), x, *given[:5]
         )
-    with below_autograd():
-        return _apply_op(x, *given)  # type: ignore[no-any-return]
+    return _plain_apply(x, *given)  # type: ignore[no-any-return]

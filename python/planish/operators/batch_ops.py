@@ -12,8 +12,8 @@ from operator import itemgetter
 from typing import Any
 
 import torch
-from planish.library.seen import below_autograd, is_plain
-from planish.operators import batch_formulas, ops
+from planish.library.seen import is_plain
+from planish.operators import batch_formulas, ops, short
 from planish.operators.batch_formulas import Given, Numbers
 from torch import Tensor
 
@@ -138,8 +138,7 @@ def run_backward(arguments: tuple[Any, ...]) -> Any:
     dy, x = arguments[:2]
     if torch.is_grad_enabled() or not is_plain(dy, x):
         return BACKWARD(*arguments)
-    with below_autograd():
-        return BACKWARD._op(*arguments)
+    return _plain_backward(*arguments)
 
 
 def _differentiate_forward(ctx: Any, dy: Tensor | None, *_: Any) -> tuple[Any, ...]:
@@ -233,6 +232,7 @@ _registered, _functions = ops.register(_OPERATORS)
 FORWARD = torch.ops.planish.batch_norm.default
 APPLY = torch.ops.planish.batch_norm_apply.default
 BACKWARD = torch.ops.planish.batch_norm_backward.default
+_plain_backward = short.of("batch_norm_backward")
 
 #: Recorded calls of plain tensors: of (None, what is no tensor) and the tensors.
 record_forward = ops.record_of(_functions["batch_norm"])
