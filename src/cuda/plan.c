@@ -16,8 +16,7 @@
 enum { MOST_COLS = 1 << 30 };
 
 /* The families that know a norm of which each device has a part, and one by given moments. */
-static const cuda_family *const part_families[] = {&rows_family, NULL};
-static const cuda_family *const apply_families[] = {&rows_family, &batch_family, NULL};
+static const cuda_family *const part_families[] = {&rows_family, &batch_family, NULL};
 
 /* Whether the families of kernels that are fast at some problems are asked at all. */
 static bool may_be_fast(const problem *p) {
@@ -141,18 +140,17 @@ bool cuda_plan_knows(const cuda_plan *plan, const problem *p, const char **unkno
  * ones, the rest by none. */
 static void plan_batch(cuda_plan *plan, const planning *of) {
     const problem *p = of->problem;
-    if (may_be_fast(p) &&
-        ((problem_is_half(p) && first_of(plan, part_families, p, of->limits)) ||
-         (p->pass != PLANISH_BACKWARD_STATISTICS && !ask(plan, &batch_family, p, of->limits))))
+    if (may_be_fast(p) && ((problem_is_half(p) && first_of(plan, part_families, p, of->limits)) ||
+                           !ask(plan, &batch_family, p, of->limits)))
         return;
     ask(plan, &general_family, p, of->limits);
 }
 
 /* Those that are asked about a norm alone. */
 static const cuda_family *const *families_of_norms(const problem *p) {
-    return p->pass == PLANISH_APPLY                           ? apply_families
-           : p->pass == PLANISH_STATISTICS || has(p, ROLE_C2) ? part_families
-                                                              : cuda_fast_families;
+    const bool is_part =
+        p->pass == PLANISH_APPLY || p->pass == PLANISH_STATISTICS || has(p, ROLE_C2);
+    return is_part ? part_families : cuda_fast_families;
 }
 
 static const cuda_family *general_family_of(const problem *p) {

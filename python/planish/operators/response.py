@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from planish.library.seen import needs_graph
-from planish.operators import call
+from planish.operators import call, ops
 from planish.operators.arguments import DEVICES, DTYPES, device_type
 from planish.operators.composite import computed_in
 from planish.operators.ways import Way
@@ -67,14 +67,22 @@ def _forward(
     return _ops.norm_apply(x, factor, None, None, flat, axes, _OPTIONS), lengths
 
 
-def _has_kernels(x: Tensor, axis: int) -> bool:
-    """Whether the halves of a backward have fast kernels: a channel's pixels are neighbours."""
+def _are_rows(x: Tensor, axis: int) -> bool:
+    """Whether a channel's pixels are neighbours: the halves of a backward are those of rows."""
     return axis == 1 and x.is_contiguous()
 
 
 def _products(dy: Tensor, x: Tensor, lengths: Tensor, axis: int) -> Tensor:
     """The sums of dy * x over each channel's pixels, f64."""
-    if not _has_kernels(x, axis):
+    if not _are_rows(x, axis) and x.is_cuda:  # the gradient of a weight for each channel and sample
+        one = torch.ones(lengths.shape, dtype=computed_in(dy, x), device=x.device)
+        wanted, weight = (False, True, False), one.view(x.shape[0], -1)
+        _, sums, _ = ops.plain_backward(
+            dy, x, None, one, weight, _pixels(x, axis), [0, axis], True, wanted
+        )
+        assert sums is not None
+        return sums.view(lengths.shape).double()
+    if not _are_rows(x, axis):
         wide = dy.to(computed_in(dy, x))
         return (wide * x).sum(_pixels(x, axis), keepdim=True, dtype=torch.float64)
     axes, ones = call.pack_axes(_pixels(x, axis)), torch.ones_like(lengths)
@@ -86,7 +94,7 @@ def _scaled_sum(dy: Tensor, a: Tensor, x: Tensor, b: Tensor, axis: int) -> Tenso
     """a * dy + b * x, in x's dtype. planish's backward by given means makes that of xhat = a * x:
     a * (dy - xhat * c2)."""
     dtype = computed_in(x, dy)
-    if not _has_kernels(x, axis):
+    if not _are_rows(x, axis) and not x.is_cuda:
         return torch.addcmul(dy * a.to(dtype), x, b.to(dtype)).to(x.dtype)
     least = 1e-30 if dtype == torch.float64 else 1e-9
     a = torch.where(a.abs() < least, least, a)

@@ -46,6 +46,8 @@ static void describe(cuda_plan *plan, const problem *p) {
                     !problem_is_given(p);
     spec->want_dweight = has(p, ROLE_DWEIGHT);
     spec->want_dbias = has(p, ROLE_DBIAS);
+    if (p->pass == PLANISH_STATISTICS) /* in the place of rstd */
+        spec->type[ROLE_RSTD] = p->dtypes[ROLE_M2];
     spec->batch.frozen = p->pass != PLANISH_FORWARD && has(p, ROLE_RUNNING_MEAN);
     if (spec->batch.frozen) { /* in the places of mean and rstd */
         spec->type[ROLE_MEAN] = p->dtypes[ROLE_RUNNING_MEAN];
@@ -56,11 +58,16 @@ static void describe(cuda_plan *plan, const problem *p) {
 
 static const char *batch_plan_make(cuda_plan *plan, const problem *p) {
     batch_view v;
+    if (p->pass == PLANISH_BACKWARD_STATISTICS)
+        return "c1 and c2 alone";
     if ((p->present & STAGE_ROLES & ~known) || p->stages.rounding)
         return "stages around the norm, but an addend";
     /* What is kept over many calls is taken as it is. */
     if (images_lack_digits(p) && !problem_masks_by_y(p) && !has(p, ROLE_RUNNING_MEAN))
         return IMAGES_LACK_DIGITS;
+    /* With all digits elsewhere: sums about an outlier that a thread met would lack some. */
+    if (p->pass == PLANISH_STATISTICS && problem_is_double(p))
+        return "statistics of f64";
     if (!batch_view_of(&v, p))
         return "rows that are neither neighbours nor runs of neighbours";
     describe(plan, p);
@@ -72,7 +79,7 @@ static const char *batch_plan_make(cuda_plan *plan, const problem *p) {
 }
 
 static int batch_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {
-    static const char *const passes[] = {"forward", "backward", "", "", "apply"};
+    static const char *const passes[] = {"forward", "backward", "", "statistics", "apply"};
     const cuda_spec *spec = plan->cooperative.kernel >= 0 ? &plan->cooperative : &plan->main;
     const batch_constants *c = &spec->batch;
     return snprintf(text, bytes,
@@ -124,6 +131,8 @@ static int variants_of_plan(const cuda_plan *plan, void *const *buffers,
     }
     variants[count++] = BATCH_SUMS;
     variants[count++] = BATCH_MOMENTS;
+    if (spec->pass == PLANISH_STATISTICS)
+        return count;
     if (!is_backward(spec) || spec->type[ROLE_DX] != DTYPE_NONE ||
         (spec->type[ROLE_DADDEND] != DTYPE_NONE && !batch_leaves_gradient(spec)))
         variants[count++] = BATCH_APPLY;
@@ -153,7 +162,7 @@ static int32_t number_access_of(const cuda_plan *plan, const batch_view *v, void
     const int bytes = role_bytes(&plan->main, place);
     if (!v->last || v->at[r].inner != bytes)
         return 1;
-    return common_alignment((uint64_t)(uintptr_t)buffers[r] |
+    return common_alignment((uint64_t)(uintptr_t)buffers[r] | (uint64_t)v->at[r].outer |
                             (uint64_t)(plan->main.batch.width * bytes));
 }
 
@@ -248,6 +257,9 @@ static void batch_launch_arguments(const cuda_plan *plan, void *const buffers[RO
     (void)resident; /* clusters come and go */
     const cuda_spec *spec = &plan->main;
     const bool back = is_backward(spec), frozen = spec->batch.frozen;
+    const role rstd_role = frozen                             ? ROLE_RUNNING_VAR
+                           : spec->pass == PLANISH_STATISTICS ? ROLE_M2
+                                                              : ROLE_RSTD;
     int variants[MOST_VARIANTS];
     const int count = variants_of_plan(plan, buffers, variants);
     const batch_view v = view_of(plan);
@@ -261,7 +273,7 @@ static void batch_launch_arguments(const cuda_plan *plan, void *const buffers[RO
         .weight = tensor_of(&v, buffers, ROLE_WEIGHT),
         .bias = tensor_of(&v, buffers, ROLE_BIAS),
         .mean = tensor_of(&v, buffers, frozen ? ROLE_RUNNING_MEAN : ROLE_MEAN),
-        .rstd = tensor_of(&v, buffers, frozen ? ROLE_RUNNING_VAR : ROLE_RSTD),
+        .rstd = tensor_of(&v, buffers, rstd_role),
         .c1 = tensor_of(&v, buffers, ROLE_C1),
         .c2 = tensor_of(&v, buffers, ROLE_C2),
         .dweight = tensor_of(&v, buffers, ROLE_DWEIGHT),

@@ -350,7 +350,7 @@ void batch_set_geometry(cuda_plan *plan, const batch_view *v) {
         if (axes_of(r) == AXES_FULL)
             bytes = most(bytes, bytes_if(spec, r));
     c->last = v->last;
-    c->width = chunk_width(v->last ? v->rows : v->run, bytes, 16);
+    c->width = chunk_width(v->last ? v->inner_rows : v->run, bytes, 16);
     c->at_once = at_once_of(&t->batch, spec, 1);
     c->alone = c->frozen || spec->type[ROLE_C2] != DTYPE_NONE || spec->pass == PLANISH_APPLY;
     c->alone = c->alone && !spec->want_dweight && !spec->want_dbias;

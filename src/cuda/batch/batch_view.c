@@ -63,7 +63,8 @@ bool batch_view_of(batch_view *v, const problem *p) {
     row_axes a = {or_one(p->kept_count > 1 ? &p->kept[0] : NULL), inner,
                   or_one(p->reduced_count > 1 ? &p->reduced[0] : NULL), element};
     *v = (batch_view){.rows = p->rows, .inner_rows = inner->size, .run = element->size};
-    if (p->kept_count == 1 && p->reduced_count == 1 && is_dense(p, inner)) {
+    const bool is_channel = p->kept_count == 1 || !is_dense(p, element);
+    if (p->reduced_count == 1 && is_channel && is_dense(p, inner)) {
         v->last = true;
         v->run = 1;
         a.run = element;

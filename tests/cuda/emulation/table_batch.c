@@ -158,3 +158,32 @@ void table_batch_slabs(void) {
                 emulate_case(c);
         }
 }
+
+/* Each image by itself, channels last, or a batch: statistics alone, given ones, halves of a
+ * backward, and sums of a weight for each channel and image. */
+void table_batch_parts(void) {
+    static const int64_t shapes[][3] = {
+        {3, 16, 64}, {5, 24, 49}, {2, 136, 20}, {7, 8, 3}, {2, 64, 700}};
+    static const planish_pass parts[] = {PLANISH_STATISTICS, PLANISH_APPLY, PLANISH_BACKWARD,
+                                         PLANISH_BACKWARD};
+    for (int i = 0; i < 40; i++) {
+        const bool half = i % 4 == 2;
+        norm_case c = batch_of(parts[i % 4], i % 3 ? PLANISH_RMS : PLANISH_LAYER, shapes[i / 4 % 5],
+                               i % 7 != 6, types[i / 2 % 4]);
+        set_device(i % 5 == 4 ? 80 : 90, 2);
+        limits.cooperative = i % 2;
+        if (i < 20) { /* the images are kept, too */
+            c.reduce_axes = 4;
+            c.affine_axes = i % 4 == 3 ? 3 : 2;
+        }
+        if (half)
+            c.has |= HAS(C1) | HAS(C2);
+        if (half || (i < 20 && i % 4 != 3))
+            c.has &= ~(HAS(DWEIGHT) | HAS(DBIAS));
+        if (i % 4 == 3)
+            c.has &= ~HAS(DX);
+        c.numbers = i % 4 == 0 && c.x != F16 && i % 8 ? SCALE_BIG : NORMAL;
+        c.stats = F64;
+        emulate_case(c);
+    }
+}

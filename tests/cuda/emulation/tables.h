@@ -64,6 +64,7 @@ void table_group_tiles(void);
 void table_batch(void);
 void table_batch_otherwise(void);
 void table_batch_slabs(void);
+void table_batch_parts(void);
 
 /* table_strips.c */
 void table_strips(void);

@@ -83,6 +83,7 @@ int main(int argc, char **argv) {
         {"batch", table_batch},
         {"batch otherwise", table_batch_otherwise},
         {"batch slabs", table_batch_slabs},
+        {"batch parts", table_batch_parts},
         {"parts", table_parts},
         {"parts otherwise", table_parts_otherwise},
     };

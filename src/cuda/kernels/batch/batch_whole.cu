@@ -98,9 +98,9 @@ __device__ __forceinline__ void take_whole(const batch_args &args) {
         c[0] = forward_constants(args, known, about, v, rank == 0 && threadIdx.x == 0);
     } else {
         c[0] = backward_constants(args, known, v, rank == 0 && threadIdx.x == 0);
-        if (!HAS_OUTPUT)
-            return;
     }
+    if (!HAS_OUTPUT)
+        return;
     put_back(args, b, c, begin, least_of(HOLD, count), count);
     put_held(args, b, c, begin, count);
 }

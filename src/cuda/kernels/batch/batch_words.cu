@@ -7,7 +7,8 @@
 #include "../common/saved_mean.cu"
 
 constexpr bool LAYER = KIND == 0;
-constexpr bool FORWARD = PASS == 0, BACKWARD = PASS == 1, GIVEN = PASS == 4;
+constexpr bool STATISTICS = PASS == 3; /* m2 stands in the place of rstd, and there is no y */
+constexpr bool FORWARD = PASS == 0 || STATISTICS, BACKWARD = PASS == 1, GIVEN = PASS == 4;
 constexpr int THREADS = WARPS * WARP;
 constexpr int PLANES = THREADS / LANES;      /* threads that share a row */
 constexpr int WORKERS = LANES * PLANES;      /* threads that have something to do */
@@ -50,7 +51,7 @@ struct row_number {
 };
 
 __device__ __forceinline__ row_number number_of(const batch_args &args, i64 row) {
-    if (BY_PLACE || args.inner_rows >= args.rows)
+    if (SLAB || args.inner_rows >= args.rows)
         return {0, row};
     const i64 outer = row / args.inner_rows;
     return {outer, row - outer * args.inner_rows};
@@ -214,7 +215,7 @@ template <int TYPE, int ACCESS>
 __device__ __forceinline__ void load_numbers(const batch_args &args, const batch_tensor &t, i64 row,
                                              typename stored_in<TYPE>::type *v) {
     if constexpr (TYPE != NONE && LAST && ACCESS > 1) {
-        const auto c = load_chunk<COLUMNS * bytes_of(TYPE), ACCESS>((const char *)t.data + row * bytes_of(TYPE));
+        const auto c = load_chunk<COLUMNS * bytes_of(TYPE), ACCESS>(row_of(t, number_of(args, row)));
 #pragma unroll
         for (int i = 0; i < COLUMNS; i++)
             if constexpr (TYPE == F64)
@@ -355,7 +356,10 @@ __device__ __forceinline__ row_constants forward_constants(const batch_args &arg
     if (saves) {
         if constexpr (LAYER && MEAN_TYPE != NONE)
             store_pair<MEAN_TYPE>(row_of(args.mean, n), mean, rest);
-        store_element<RSTD_TYPE>(row_of(args.rstd, n), 0, rstd);
+        if constexpr (STATISTICS)
+            store_rounded<RSTD_TYPE>(row_of(args.rstd, n), squares);
+        else
+            store_element<RSTD_TYPE>(row_of(args.rstd, n), 0, rstd);
         keep_running<TYPES[ROLE_RUNNING_MEAN]>(args, args.running_mean, n, pivot + delta);
         keep_running<TYPES[ROLE_RUNNING_VAR]>(args, args.running_var, n, squares / (args.cols - 1));
     }
