@@ -17,9 +17,10 @@ from collections.abc import Mapping
 
 import gpu_shim
 from batch_stages import batch_stage_cases
-from c_api import ALIGNED, Library, PlanishError, described, structs
+from c_api import Library, PlanishError, described, structs
 
 import torch
+from planish.library.driver import ALIGNED
 
 
 class Backend(Library):
