@@ -338,8 +338,9 @@ static void run_geometry(cuda_plan *plan, const batch_view *v, int bytes) {
     if (c->variant != BATCH_APPLY && whole_geometry(plan))
         return;
     c->warps = t->threads / WARP;
-    for (; c->alone && c->warps > 1 && c->warps * WARP / 2 >= batch_steps(plan); c->warps /= 2)
-        plan->main.min_blocks *= 2; /* a short row leaves the other threads idle */
+    /* A short row leaves the other threads idle. */
+    while (c->alone && c->warps > 1 && c->warps * WARP / 2 >= batch_steps(plan))
+        c->warps /= 2;
     plan->turns = least_i64((int64_t)t->threads * t->piece_steps, batch_steps(plan));
 }
 
