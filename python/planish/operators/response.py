@@ -4,7 +4,7 @@ were checked by who calls."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from planish.library.seen import needs_graph
@@ -47,24 +47,28 @@ def _composed(
     return y.to(x.dtype)
 
 
-def _factors(lengths: Tensor, weight: Tensor | None, eps: float, axis: int) -> tuple[Tensor, ...]:
-    """(1 + weight * share, share, the mean of lengths with eps), all f64."""
-    mean = lengths.mean(axis, keepdim=True).add_(eps)
-    share = lengths / mean
-    w = _along(weight, lengths, axis, torch.float64)
-    return 1 + (share if w is None else share * w), share, mean
+class _Known(NamedTuple):
+    """What a forward finds of each channel of each sample, f64, with x's rank."""
+
+    lengths: Tensor
+    mean: Tensor  # of the lengths, and eps
+    share: Tensor
+    factor: Tensor  # of x
 
 
 def _forward(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, axis: int
-) -> tuple[Tensor, Tensor]:
-    """(y, the lengths of all channels' pixels)"""
+) -> tuple[Tensor, _Known]:
     axes = call.pack_axes(_pixels(x, axis), [axis])
     _, squares = _ops.norm_part_statistics(x, axes, _OPTIONS)
     lengths = squares.sqrt_()
-    factor, _, _ = _factors(lengths, weight, eps, axis)
+    mean = lengths.mean(axis, keepdim=True).add_(eps)
+    share = lengths / mean
+    w = _along(weight, x, axis, torch.float64)
+    factor = (share if w is None else share * w).add(1)
     flat = None if bias is None else bias.reshape(-1)
-    return _ops.norm_apply(x, factor, None, None, flat, axes, _OPTIONS), lengths
+    y = _ops.norm_apply(x, factor, None, None, flat, axes, _OPTIONS)
+    return y, _Known(lengths, mean, share, factor)
 
 
 def _are_rows(x: Tensor, axis: int) -> bool:
@@ -96,18 +100,17 @@ def _scaled_sum(dy: Tensor, a: Tensor, x: Tensor, b: Tensor, axis: int) -> Tenso
     dtype = computed_in(x, dy)
     if not _are_rows(x, axis) and not x.is_cuda:
         return torch.addcmul(dy * a.to(dtype), x, b.to(dtype)).to(x.dtype)
-    least = 1e-30 if dtype == torch.float64 else 1e-9
-    a = torch.where(a.abs() < least, least, a)
-    axes, c2 = call.pack_axes(_pixels(x, axis)), -b / a.square()
+    a = a + (1e-30 if dtype == torch.float64 else 1e-9)  # which may be 0, and is divided by
+    axes, c2 = call.pack_axes(_pixels(x, axis)), b / (a * a).neg_()
     return _ops.norm_backward_apply(  # type: ignore[no-any-return]
         dy, x, a, c2, None, None, None, axes, _OPTIONS
     )
 
 
 def _backward(
-    dy: Tensor, x: Tensor, weight: Tensor | None, lengths: Tensor, eps: float, axis: int, wants: Any
+    dy: Tensor, x: Tensor, weight: Tensor | None, known: _Known, axis: int, wants: Any
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """(dx, dweight, dbias) in f64 where they are sums.
+    """(dx, dweight, dbias); sums are f64 or f32.
 
     dx = factor * dy + x * dlength / length
     """
@@ -117,16 +120,16 @@ def _backward(
         dbias = dy.sum(others, dtype=computed_in(x))
     if not (wants[0] or wants[1]):
         return None, None, dbias
-    sums = _products(dy, x, lengths, axis)
-    factor, share, mean = _factors(lengths, weight, eps, axis)
-    dweight = (sums * share).sum(others) if wants[1] else None
+    sums = _products(dy, x, known.lengths, axis)
+    products = sums * known.share
+    dweight = products.sum(others) if wants[1] else None
     if not wants[0]:
         return None, dweight, dbias
     w = _along(weight, x, axis, torch.float64)
-    dshare = sums if w is None else sums * w
-    dmean = -(dshare * lengths).mean(axis, keepdim=True) / mean.square()
-    along = torch.where(lengths > 0, (dshare / mean + dmean) / lengths, 0.0)
-    return _scaled_sum(dy, factor, x, along, axis), dweight, dbias
+    dshare, products = (sums, products) if w is None else (sums * w, products * w)
+    rest = dshare - products.mean(axis, keepdim=True)
+    along = torch.where(known.lengths > 0, rest / (known.lengths * known.mean), 0.0)
+    return _scaled_sum(dy, known.factor, x, along, axis), dweight, dbias
 
 
 class _Response(torch.autograd.Function):
@@ -134,22 +137,22 @@ class _Response(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, axis: int
     ) -> Tensor:
-        y, lengths = _forward(x, weight, bias, eps, axis)
-        ctx.save_for_backward(x, weight, bias, lengths)
+        y, known = _forward(x, weight, bias, eps, axis)
+        ctx.save_for_backward(x, weight, bias, *known)
         ctx.numbers = eps, axis
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-        x, weight, bias, lengths = ctx.saved_tensors
+        x, weight, bias, *known = ctx.saved_tensors
         given, wants = (x, weight, bias), ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():  # differentiated once more
             y = _composed(*given, *ctx.numbers)
             inputs = [t for t, wanted in zip(given, wants, strict=True) if wanted]
             found = iter(torch.autograd.grad(y, inputs, dy, create_graph=True))
             return *(next(found) if wanted else None for wanted in wants), None, None
-        eps, axis = ctx.numbers
-        made = _backward(dy, x, weight, lengths, eps, axis, wants)
+        _, axis = ctx.numbers
+        made = _backward(dy, x, weight, _Known(*known), axis, wants)
         shaped = (
             g if g is None or t is x else g.to(t.dtype).view(t.shape)
             for g, t in zip(made, given, strict=True)
