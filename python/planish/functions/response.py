@@ -35,8 +35,8 @@ def global_response_norm(
     1, bias 0. The result has x's dtype and layout; the arithmetic is f32, f64 where a tensor is.
 
     x is read twice and y written once; backward dy and x are read twice. What torch composes reads
-    and writes some eight tensors of x's size. The backward of other layouts than a contiguous
-    (N, C, ...) is three of torch's operators. It keeps x and a number a channel of each sample.
+    and writes some eight tensors of x's size. On a CPU the backward of other layouts than a
+    contiguous (N, C, ...) is torch's operators. It keeps x and a few numbers a channel.
     Differentiable any number of times; under torch.compile and torch.func's transforms all is
     torch's own operators.
 
