@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import torch.distributed as dist
-
 import torch
 from planish.distributed.agreement import agree, group_of
+from planish.distributed.checks import check_part, pieces_of
 from planish.functions import stages
 from planish.operators import call, parts
 from planish.operators.arguments import (
-    DEVICES,
-    DTYPES,
     axes_of,
     check_optional,
     check_parameter,
-    check_tensor,
-    device_type,
     eps_of,
     given_axes,
     number_of,
@@ -37,43 +32,6 @@ __all__ = [
 ]
 
 _Dims = int | Iterable[int]
-
-
-# ---- Checks --------------------------------------------------------------------------------------
-
-
-def _check_x(function: str, name: str, x: Any) -> None:
-    check_tensor(function, name, x)
-    if type(x) not in (Tensor, torch.nn.Parameter) and not torch.compiler.is_compiling():
-        raise TypeError(
-            f"{function}: Expected {name} to be this rank's part as a plain tensor, but got "
-            f"{type(x).__name__}: planish's other functions take a DTensor as it is"
-        )
-    if x.dtype not in DTYPES:
-        raise NotImplementedError(f"{function}: not implemented for {name} of {x.dtype}")
-    if device_type(x) not in DEVICES:
-        raise NotImplementedError(
-            f"{function}: planish has no kernel for {x.device}; it runs on {', '.join(DEVICES)}"
-        )
-
-
-def _pieces(function: str, shards: Any, group: dist.ProcessGroup, size: int) -> int:
-    """Into how many pieces a part of this size is seen, so that all parts make ``shards``."""
-    if shards is None:
-        return 1
-    count = whole_of(function, "reproducible_shards", shards)
-    if count <= 0 or count % group.size():
-        raise ValueError(
-            f"{function}: reproducible_shards is {count}; wanted a multiple of the group's "
-            f"{group.size()} ranks"
-        )
-    pieces = count // group.size()
-    if size == 0 or size % pieces:
-        raise ValueError(
-            f"{function}: reproducible_shards is {count}, {pieces} for each rank, which do not "
-            f"divide this rank's size of {size}"
-        )
-    return pieces
 
 
 def _norm_of(
@@ -110,7 +68,7 @@ def _norm(
     reproducible_shards: int | None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    _check_x(function, "x", x)
+    check_part(function, "x", x)
     check_optional(function, weight=weight, bias=bias)
     group = group_of(function, group)
     eps = eps_of(function, eps, rms, x.dtype)
@@ -121,7 +79,7 @@ def _norm(
     check_parameter(x, weight, reduce, function, "weight")
     check_parameter(x, bias, reduce, function, "bias")
     cut = reduce[0]
-    pieces = _pieces(function, reproducible_shards, group, x.shape[cut])
+    pieces = pieces_of(function, reproducible_shards, group, x.shape[cut])
     agree(
         function,
         group,
@@ -230,8 +188,8 @@ def _add_norm(
     reproducible_shards: int | None,
 ) -> tuple[Tensor, Tensor]:
     function = "add_rms_norm" if rms else "add_layer_norm"
-    _check_x(function, "x", x)
-    _check_x(function, "residual", residual)
+    check_part(function, "x", x)
+    check_part(function, "residual", residual)
     stages.check_like_x(function, "residual", residual, x)
     total = stages.sum_of(x, residual, residual.dtype, None, None)
     y = _norm(
@@ -314,7 +272,7 @@ def group_norm(
     >>> x = torch.randn(2, 64, 16, 32)  # one half of the rows of an image, on each of two ranks
     >>> y = planish.distributed.group_norm(x, 32, torch.ones(64), torch.zeros(64))
     """
-    _check_x("group_norm", "x", x)
+    check_part("group_norm", "x", x)
     check_optional("group_norm", weight=weight, bias=bias)
     group = group_of("group_norm", group)
     num_groups = whole_of("group_norm", "num_groups", num_groups)
@@ -331,7 +289,7 @@ def group_norm(
     rows = x.reshape(batch, num_groups, channels // num_groups, *pixels)
     reduce = list(range(2, rows.dim()))
     cut = 3 if pixels else 2
-    pieces = _pieces("group_norm", reproducible_shards, group, rows.shape[cut])
+    pieces = pieces_of("group_norm", reproducible_shards, group, rows.shape[cut])
     agree(
         "group_norm",
         group,
@@ -385,12 +343,12 @@ def qk_norm(
     found: list[parts.Norm] = []
     tensors: list[Tensor | None] = []
     for name, x, weight in (("q", q, q_weight), ("k", k, k_weight)):
-        _check_x("qk_norm", name, x)
+        check_part("qk_norm", name, x)
         check_optional("qk_norm", **{f"{name}_weight": weight})
         reduce = axes_of(dims, x.dim(), "qk_norm, dims")
         check_parameter(x, weight, reduce, "qk_norm", f"{name}_weight")
         number = eps_of("qk_norm", eps, rms, x.dtype)
-        pieces = _pieces("qk_norm", reproducible_shards, group, x.shape[reduce[0]])
+        pieces = pieces_of("qk_norm", reproducible_shards, group, x.shape[reduce[0]])
         norm, weight = _norm_of(
             x, weight, reduce, reduce, number, rms, weight_offset, None, reduce[0], pieces
         )
