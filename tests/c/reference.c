@@ -157,16 +157,18 @@ static void apply(reference *r, const planish_norm *op, const planish_tensors *t
     real *bias = values(t->bias, g->channels, 0);
     r->y = zeros(g->elements);
     r->y_scale = zeros(g->rows);
+    /* What an error of z becomes in y, at most: no other slope is much more than 1. */
+    const real steepest = op->activation == PLANISH_HARDSWISH ? 1.5L : 1;
     for (int64_t e = 0; e < g->elements; e++) {
         int64_t row = g->row[e], c = g->channel[e];
         real xhat = (x[e] - mean[row]) * rstd[row];
-        real scaled = xhat * (op->weight_offset + weight[c]);
+        real w = op->weight_offset + weight[c], scaled = xhat * w;
         r->y[e] = activated(op->activation, scaled + bias[c]);
-        raise_to(&r->y_scale[row], scaled + bias[c]);
-        raise_to(&r->y_scale[row], scaled);
-        raise_to(&r->y_scale[row], bias[c]);
+        raise_to(&r->y_scale[row], steepest * (scaled + bias[c]));
+        raise_to(&r->y_scale[row], steepest * scaled);
+        raise_to(&r->y_scale[row], steepest * bias[c]);
         if (r->is_double)
-            raise_to(&r->y_scale[row], mean[row] * rstd[row] * (op->weight_offset + weight[c]));
+            raise_to(&r->y_scale[row], steepest * mean[row] * rstd[row] * w);
     }
     free(weight);
     free(bias);

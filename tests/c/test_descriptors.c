@@ -38,7 +38,7 @@ static void exec_size_1(call *c) { c->exec.struct_size = 1; }
 static void kind_7(call *c) { c->bundle.op.kind = (planish_kind)7; }
 static void pass_9(call *c) { c->bundle.test.pass = (planish_pass)9; }
 static void pass_negative(call *c) { c->bundle.test.pass = (planish_pass)-1; }
-static void activation_5(call *c) { c->bundle.op.activation = (planish_activation)5; }
+static void activation_7(call *c) { c->bundle.op.activation = (planish_activation)7; }
 static void activation_negative(call *c) { c->bundle.op.activation = (planish_activation)-1; }
 static void activation_silu(call *c) { c->bundle.op.activation = PLANISH_SILU; }
 static void bias_given(call *c) { c->bundle.tensors.bias = c->bundle.tensors.dbias; }
@@ -174,7 +174,7 @@ static const bad_call bad_calls[] = {
     {"kind 7", PLANISH_FORWARD, L, kind_7, PLANISH_ERROR_ARGUMENT, {"kind", "7", "LAYER"}},
     {"pass 9", PLANISH_FORWARD, L, pass_9, PLANISH_ERROR_ARGUMENT, {"pass", "9"}},
     {"pass -1", PLANISH_FORWARD, L, pass_negative, PLANISH_ERROR_ARGUMENT, {"pass", "-1"}},
-    {"activation 5", PLANISH_FORWARD, L, activation_5, PLANISH_ERROR_ARGUMENT, {"activation", "5"}},
+    {"activation 7", PLANISH_FORWARD, L, activation_7, PLANISH_ERROR_ARGUMENT, {"activation", "7"}},
     {"activation -1", PLANISH_FORWARD, L, activation_negative, PLANISH_ERROR_ARGUMENT, {"activation", "-1"}},
     {"SiLU from y", PLANISH_BACKWARD_FROM_Y, L, activation_silu, PLANISH_ERROR_ARGUMENT, {"activation", "PLANISH_IDENTITY"}},
     {"bias in backward", PLANISH_BACKWARD, L, bias_given, PLANISH_ERROR_ARGUMENT, {"bias"}},

@@ -307,19 +307,21 @@ static void activated_images(planish_activation first, planish_activation last) 
 }
 
 /* Over rows: of one segment and several, and longer than what backward keeps. */
-static void activated_rows(void) {
+static void activated_rows(planish_activation first, planish_activation last) {
     static const planish_pass passes[] = {PLANISH_FORWARD, PLANISH_BACKWARD, PLANISH_APPLY};
     static const int64_t cols[] = {1, 2, 24, 33, 257, 1000, 4097, 9001};
     for (int p = 0; p < 3; p++)
         for (size_t i = 0; i < sizeof cols / sizeof *cols; i++)
-            each_of(rows_case(passes[p], PLANISH_LAYER, cols[i] < 300 ? 39 : 7, cols[i]),
-                    PLANISH_SILU, PLANISH_HARDSWISH);
+            each_of(rows_case(passes[p], PLANISH_LAYER, cols[i] < 300 ? 39 : 7, cols[i]), first,
+                    last);
 }
 
 static void activations(void) {
     activated_images(PLANISH_SILU, PLANISH_RELU);
-    activated_rows();
-    activated_images(PLANISH_GELU, PLANISH_HARDSWISH);
+    activated_rows(PLANISH_SILU, PLANISH_GELU_TANH);
+    activated_images(PLANISH_GELU, PLANISH_GELU_TANH);
+    activated_rows(PLANISH_RELU6, PLANISH_HARDSWISH);
+    activated_images(PLANISH_RELU6, PLANISH_HARDSWISH);
 }
 
 int main(int argc, char **argv) {

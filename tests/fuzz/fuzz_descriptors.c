@@ -237,7 +237,7 @@ static int known(planish_pass pass) {
 static void take_stages(bytes *b, planish_norm *op, unsigned axes) {
     const unsigned there = take(b);
     if (there & 1)
-        op->activation = (planish_activation)(take(b) % 5);
+        op->activation = (planish_activation)(take(b) % 7);
     if (there & 2)
         op->modulation_axes = take(b) % axes;
     if (there & 4)

@@ -301,7 +301,7 @@ for name, axes in sets.items():
     wrong[f"statistics {name}"] = lambda a=axes: statistics(x, a)
 wrong["forward axes beyond all"] = lambda: forward(
     x, *[None] * 9, 4 | -(2**63), 0, 0, 1e-5, 0.0)
-for name, options in {"activation 5": 5 << 8, "activation 15": 15 << 8, "offset": 2 << 12,
+for name, options in {"activation 7": 7 << 8, "activation 15": 15 << 8, "offset": 2 << 12,
                       "no dtype": 100 << 24, "int8": 2 << 24, "int64": 5 << 24}.items():
     wrong[f"forward {name}"] = lambda o=options: forward_of(options=o)
     if "act" in name or "offset" in name:
