@@ -163,10 +163,12 @@ static int warps_geometry(cuda_spec *spec, const backward_row *r) {
                                                 : 1);
     c->chunks_per_thread = vecs;
     c->warps = held <= 8 ? 8 : held <= 16 ? 16 : held <= 24 ? t->most_warps : 8;
-    /* Weights and biases of f32 beside dy through an activation, and the normal distribution: more
-     * registers for a thread. */
+    /* Weights and biases of f32 beside dy through an activation, the normal distribution, and
+     * slopes that jump where two comparisons say: more registers for a thread. */
+    const bool slow = spec->activation == PLANISH_GELU || spec->activation == PLANISH_RELU6 ||
+                      spec->activation == PLANISH_HARDSWISH;
     if (held > 8 && spec->activation != PLANISH_IDENTITY && r->bytes == 2 &&
-        (role_bytes(spec, ROLE_WEIGHT) == 4 || spec->activation == PLANISH_GELU))
+        (role_bytes(spec, ROLE_WEIGHT) == 4 || slow))
         c->warps = 8;
     spec->min_blocks = held <= 8 ? 2 : 1;
     c->teams = c->warps;
