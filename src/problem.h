@@ -149,10 +149,10 @@ bool problem_is_double(const problem *p);
  */
 bool problem_hides_rounding(const problem *p);
 
-/* Whether the activation's slope jumps: then 16-bit outputs show on which side z is. */
-static inline bool problem_slope_jumps(const problem *p) {
-    return p->activation == PLANISH_RELU || p->activation == PLANISH_RELU6 ||
-           p->activation == PLANISH_HARDSWISH;
+/* Whether an activation's slope jumps: then 16-bit outputs show on which side z is. These are the
+ * ones without an exponential, too. */
+static inline bool slope_jumps(planish_activation f) {
+    return f == PLANISH_RELU || f == PLANISH_RELU6 || f == PLANISH_HARDSWISH;
 }
 
 /*

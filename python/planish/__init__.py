@@ -161,6 +161,7 @@ __all__ = [
     "enabled",
     "gated_layer_norm",
     "gated_rms_norm",
+    "global_response_norm",
     "group_norm",
     "is_available",
     "layer_norm",

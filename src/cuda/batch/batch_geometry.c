@@ -67,19 +67,13 @@ static int lanes_of(const batch_tuning *t, int chunks, int chunk_bytes) {
     return best;
 }
 
-/* Activations without an exponential. */
-static bool is_cheap(const cuda_spec *spec) {
-    return spec->activation == PLANISH_RELU || spec->activation == PLANISH_RELU6 ||
-           spec->activation == PLANISH_HARDSWISH;
-}
-
 /* Of a multiprocessor. */
 static int threads_in(const batch_tuning *t, const cuda_spec *spec) {
     const bool active = spec->activation != PLANISH_IDENTITY;
     const bool light = batch_leaves_gradient(spec) && spec->type[ROLE_Y] != DTYPE_NONE;
     if (spec->real_double || (is_backward(spec) && active && !light))
         return t->few_threads;
-    const bool slow = active && !is_cheap(spec);
+    const bool slow = active && !slope_jumps(spec->activation);
     return is_backward(spec) || slow ? t->some_threads : t->many_threads;
 }
 
@@ -99,7 +93,7 @@ static int at_once_within(int64_t turns, int fewest, int largest) {
 
 static int at_once_of(const batch_tuning *t, const cuda_spec *spec, int64_t turns) {
     const bool back = is_backward(spec), active = spec->activation != PLANISH_IDENTITY;
-    const bool light = !active || (!back && is_cheap(spec));
+    const bool light = !active || (!back && slope_jumps(spec->activation));
     const int fewest = back && active ? t->active_at_once : back ? t->backward_at_once : t->at_once;
     return at_once_within(turns, fewest, !light ? fewest : back ? fewest + 1 : t->most_at_once);
 }

@@ -176,5 +176,5 @@ bool images_lack_digits(const problem *p) {
     if (p->activation == PLANISH_IDENTITY || p->pass != PLANISH_BACKWARD ||
         p->kind != PLANISH_LAYER || p->dtypes[ROLE_MEAN] == DTYPE_F64)
         return false;
-    return !problem_hides_rounding(p) || problem_slope_jumps(p);
+    return !problem_hides_rounding(p) || slope_jumps(p->activation);
 }

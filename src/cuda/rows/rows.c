@@ -56,7 +56,7 @@ static void backward_plan(cuda_plan *plan, const problem *p) {
     int x_bytes = dtype_bytes(p->dtypes[ROLE_X]), dy_bytes = dtype_bytes(p->dtypes[ROLE_DY]);
     plan->main.kernel = CUDA_BACKWARD;
     /* The slope of ReLU jumps: what a mean lost shows there in 16 bits, too. */
-    spec->correct = !problem_hides_rounding(p) || problem_slope_jumps(p);
+    spec->correct = !problem_hides_rounding(p) || slope_jumps(p->activation);
     if (rows_are_parts(spec)) /* all the digits that a mean has, and nothing that it lost */
         spec->correct = p->dtypes[ROLE_MEAN] == DTYPE_F64 && !spec->real_double;
     spec->want_dweight = has(p, ROLE_DWEIGHT);

@@ -165,8 +165,8 @@ static int warps_geometry(cuda_spec *spec, const backward_row *r) {
     c->warps = held <= 8 ? 8 : held <= 16 ? 16 : held <= 24 ? t->most_warps : 8;
     /* Weights and biases of f32 beside dy through an activation, the normal distribution, and
      * slopes that jump where two comparisons say: more registers for a thread. */
-    const bool slow = spec->activation == PLANISH_GELU || spec->activation == PLANISH_RELU6 ||
-                      spec->activation == PLANISH_HARDSWISH;
+    const planish_activation f = spec->activation;
+    const bool slow = f == PLANISH_GELU || (f != PLANISH_RELU && slope_jumps(f));
     if (held > 8 && spec->activation != PLANISH_IDENTITY && r->bytes == 2 &&
         (role_bytes(spec, ROLE_WEIGHT) == 4 || slow))
         c->warps = 8;

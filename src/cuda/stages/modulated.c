@@ -58,7 +58,7 @@ static bool make_backward(cuda_plan *plan, const problem *p) {
     const bool hides = problem_hides_rounding(p);
     spec->want_dweight = has(p, ROLE_DWEIGHT);
     spec->want_dbias = has(p, ROLE_DBIAS);
-    spec->correct = !hides || problem_slope_jumps(p);
+    spec->correct = !hides || slope_jumps(p->activation);
     if (p->activation == PLANISH_IDENTITY)
         spec->type[ROLE_BIAS] = DTYPE_NONE;
     else if (!hides || dtype_bytes(p->dtypes[ROLE_DBIAS]) > 2)

@@ -221,7 +221,7 @@ static const char *make(cuda_plan *plan, const problem *p) {
         spec->want_dweight |= has(p, ROLE_DSCALE);
         spec->want_dbias |= has(p, ROLE_DSHIFT) || has(p, ROLE_BIAS);
     }
-    spec->correct = p->kind == PLANISH_LAYER && (shows_digits(p) || problem_slope_jumps(p));
+    spec->correct = p->kind == PLANISH_LAYER && (shows_digits(p) || slope_jumps(p->activation));
     if (shows_digits(p))
         spec->type[ROLE_Y] = DTYPE_F32; /* to activation.cu: results of more than 16 bits */
     if (!make_geometry(&plan->limits, spec, p))
