@@ -140,8 +140,9 @@ bool cuda_plan_knows(const cuda_plan *plan, const problem *p, const char **unkno
  * ones, the rest by none. */
 static void plan_batch(cuda_plan *plan, const planning *of) {
     const problem *p = of->problem;
-    if (may_be_fast(p) && ((problem_is_half(p) && first_of(plan, part_families, p, of->limits)) ||
-                           !ask(plan, &batch_family, p, of->limits)))
+    /* The last of them is that of batches. */
+    const cuda_family *const *families = problem_is_half(p) ? part_families : part_families + 1;
+    if (may_be_fast(p) && first_of(plan, families, p, of->limits))
         return;
     ask(plan, &general_family, p, of->limits);
 }

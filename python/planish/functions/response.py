@@ -40,8 +40,8 @@ def global_response_norm(
     Differentiable any number of times; under torch.compile and torch.func's transforms all is
     torch's own operators.
 
-    The same bits for any number of threads. dtypes: f16, bf16, f32, f64, each tensor its own; any
-    other, and other devices than CPU and CUDA, run by torch.
+    dtypes: f16, bf16, f32, f64, each tensor its own; any other, and other devices than CPU and
+    CUDA, run by torch.
 
     Raises TypeError for what is no tensor, RuntimeError for fewer than three axes, for parameters
     of another size or on another device, IndexError for a ``channel_axis`` that x has not,

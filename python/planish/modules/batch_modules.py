@@ -12,9 +12,8 @@ import torch
 from planish.functions.batch import batch_norm
 from planish.library.switch import runs_torchs
 from planish.modules.norm_modules import held_buffer, held_parameter
-from planish.operators import batch, sync_batch
+from planish.operators import sync_batch
 from planish.operators.arguments import check_activation, check_tensor
-from planish.operators.call import ACTIVATIONS
 from planish.operators.ways import Way, leaf, way_of
 from torch import Tensor, nn
 
@@ -165,16 +164,6 @@ class _BatchNorm:
         eps: float = self.eps  # type: ignore[attr-defined]
         if activation is None and addend is None and runs_torchs("batch_norm", input, weight, bias):
             return F.batch_norm(input, mean, var, weight, bias, by_batch, momentum, eps)
-        # As batch_norm() does it, without a second look at what a module has checked.
-        if (
-            (addend is None or addend.shape == input.shape)
-            and activation in ACTIVATIONS
-            and type(eps) is float is type(momentum)
-            and way_of(input, weight, bias, mean, var, addend) is Way.PLAIN
-            and batch.runs(input, mean, var, weight, bias, by_batch, eps)
-        ):
-            given = input, mean, var, weight, bias, by_batch, momentum, eps
-            return batch.batch_norm(Way.PLAIN, *given, activation, addend)
         return batch_norm(
             input,
             mean,

@@ -11,22 +11,14 @@ from planish.library.seen import needs_graph
 from planish.operators import call, ops
 from planish.operators.arguments import DEVICES, DTYPES, device_type
 from planish.operators.composite import computed_in
+from planish.operators.formulas import along
 from planish.operators.ways import Way
 from torch import Tensor
 
 __all__ = ["response_norm"]
 
 _OPTIONS = call.pack_options(rms=True)
-_DBIAS = 1 << 3
 _ops = torch.ops.planish
-
-
-def _along(vector: Tensor | None, x: Tensor, axis: int, dtype: torch.dtype) -> Tensor | None:
-    """A vector of the channels beside x."""
-    if vector is None:
-        return None
-    sizes = [-1 if i == axis else 1 for i in range(x.dim())]
-    return vector.to(dtype).reshape(sizes)
 
 
 def _pixels(x: Tensor, axis: int) -> list[int]:
@@ -41,7 +33,7 @@ def _composed(
     wide = x.to(dtype)
     lengths = torch.linalg.vector_norm(wide, 2, _pixels(x, axis), keepdim=True)
     factor = lengths / (lengths.mean(axis, keepdim=True) + eps)
-    w, b = (_along(parameter, x, axis, dtype) for parameter in (weight, bias))
+    w, b = (along(parameter, [axis], x, dtype) for parameter in (weight, bias))
     y: Tensor = wide * (1 + (factor if w is None else factor * w))
     y = y if b is None else y + b
     return y.to(x.dtype)
@@ -64,7 +56,7 @@ def _forward(
     lengths = squares.sqrt_()
     mean = lengths.mean(axis, keepdim=True).add_(eps)
     share = lengths / mean
-    w = _along(weight, x, axis, torch.float64)
+    w = along(weight, [axis], x, torch.float64)
     factor = (share if w is None else share * w).add(1)
     flat = None if bias is None else bias.reshape(-1)
     y = _ops.norm_apply(x, factor, None, None, flat, axes, _OPTIONS)
@@ -125,11 +117,11 @@ def _backward(
     dweight = products.sum(others) if wants[1] else None
     if not wants[0]:
         return None, dweight, dbias
-    w = _along(weight, x, axis, torch.float64)
+    w = along(weight, [axis], x, torch.float64)
     dshare, products = (sums, products) if w is None else (sums * w, products * w)
     rest = dshare - products.mean(axis, keepdim=True)
-    along = torch.where(known.lengths > 0, rest / (known.lengths * known.mean), 0.0)
-    return _scaled_sum(dy, known.factor, x, along, axis), dweight, dbias
+    of_x = torch.where(known.lengths > 0, rest / (known.lengths * known.mean), 0.0)
+    return _scaled_sum(dy, known.factor, x, of_x, axis), dweight, dbias
 
 
 class _Response(torch.autograd.Function):

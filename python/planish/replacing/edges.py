@@ -16,7 +16,6 @@ import torch
 from planish.operators.arguments import HALF
 from planish.replacing import inputs, state
 from planish.replacing.forms import Form
-from planish.replacing.inputs import UNLIKE
 from planish.replacing.state import Changes
 from torch import Tensor, nn
 
@@ -153,7 +152,7 @@ def at_edges(prober: Any, pair: Any, rank: int) -> str:
     if form.kind == "convolution":
         return ""  # the input is torch's convolution's
     makers: list[Any] = [inputs.edges]
-    if form.weight is not None and form.kind not in UNLIKE:
+    if form.weight is not None and form.kind not in inputs.UNLIKE:
         makers.append(inputs.near_largest)
     result: torch.dtype | None = None
     new: nn.Module = prober.copy(pair[1])  # for all calls: they leave no trace, or are no norm's
@@ -169,7 +168,7 @@ def at_edges(prober: Any, pair: Any, rank: int) -> str:
             if prober.childless and not same_bits(tried(new.train(), given), theirs):
                 return _TRAINING
             ours = prober.run(new.eval(), x, gate if prober.gated else None)
-        alike = inputs.MULTIPLES if result is None and form.kind not in UNLIKE else 0
+        alike = inputs.MULTIPLES if result is None and form.kind not in inputs.UNLIKE else 0
         why = _differs(theirs, ours, x, pair, alike)
         if why:
             return why

@@ -17,7 +17,7 @@ from planish.library import counts
 from planish.replacing import edges, families
 from planish.replacing.edges import Changes
 from planish.replacing.forms import Form
-from planish.replacing.inputs import apart
+from planish.replacing.inputs import UNLIKE, apart
 from planish.replacing.inputs import copied as _copy
 from planish.replacing.inputs import seeded as _seeded
 from planish.replacing.prober import (
@@ -81,7 +81,7 @@ _lock = threading.RLock()
 
 
 def _ranks(form: Form) -> tuple[int, ...]:
-    if form.kind in ("evo", "response", "filter", "convolution"):
+    if form.kind in (*UNLIKE, "convolution"):
         return (4,)
     if form.axis == 1:
         return (4, 3, 5, 2)

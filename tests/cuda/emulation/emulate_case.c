@@ -137,3 +137,12 @@ void emulate_case(norm_case c) {
         free(kept[p]);
     bundle_free(&b);
 }
+
+void emulate_numbers(norm_case c, numbers n) {
+    c.numbers = n;
+    c.eps = n == SCALE_TINY ? 0 : 1e-5;
+    emulate_case(c);
+    c.pass = PLANISH_FORWARD;
+    if (n != SUBNORMAL)
+        emulate_case(c);
+}

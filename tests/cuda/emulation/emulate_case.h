@@ -23,6 +23,9 @@ void choose_cases(case_choice choice);
  * whatever it was. */
 void emulate_case(norm_case c);
 
+/* The case with such numbers, and its forward, but that of subnormal numbers. */
+void emulate_numbers(norm_case c, numbers n);
+
 /*
  * The next case with stages around the norm, or of two norms at once (emulate_stages.c), in order
  * and shuffled, as above. They are few, and the only ones of their kernels: of every fifth share

@@ -83,12 +83,7 @@ void table_batch_otherwise(void) {
             norm_case c =
                 batch_of(both[n % 2], PLANISH_LAYER, shapes[t % 2 * 2], t / 3, types[t % 3]);
             set_device(t % 2 ? 80 : 90, 2);
-            c.numbers = n;
-            c.eps = n == SCALE_TINY ? 0 : 1e-5;
-            emulate_case(c);
-            c.pass = PLANISH_FORWARD;
-            if (n != SUBNORMAL)
-                emulate_case(c);
+            emulate_numbers(c, n);
         }
     /* Two axes of rows; a row of one run; f64. */
     for (int i = 0; i < 6; i++) {
@@ -150,12 +145,7 @@ void table_batch_slabs(void) {
         for (int t = 0; t < 3; t++) {
             norm_case c = batch_of(both[n % 2], PLANISH_LAYER, shapes[t], false, types[t]);
             set_device(90, 2);
-            c.numbers = n;
-            c.eps = n == SCALE_TINY ? 0 : 1e-5;
-            emulate_case(c);
-            c.pass = PLANISH_FORWARD;
-            if (n != SUBNORMAL)
-                emulate_case(c);
+            emulate_numbers(c, n);
         }
 }
 

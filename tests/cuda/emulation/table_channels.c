@@ -131,12 +131,7 @@ void table_channels_otherwise(void) {
         for (int t = 0; t < 3; t++) {
             norm_case c = channels_of(n % 2 ? PLANISH_FORWARD : PLANISH_BACKWARD, PLANISH_LAYER, 2,
                                       t == 1 ? 520 : 96, t == 1 ? 49 : 80, types[t]);
-            c.numbers = n;
-            c.eps = n == SCALE_TINY ? 0 : 1e-5;
-            emulate_case(c);
-            c.pass = PLANISH_FORWARD;
-            if (n != SUBNORMAL)
-                emulate_case(c);
+            emulate_numbers(c, n);
         }
 }
 

@@ -51,12 +51,7 @@ void table_groups_otherwise(void) {
             for (int t = 0; t < 3; t++) {
                 norm_case c = groups_of(n % 2 ? PLANISH_FORWARD : PLANISH_BACKWARD, PLANISH_LAYER,
                                         t == 1 ? odd : small, last, types[t]);
-                c.numbers = n;
-                c.eps = n == SCALE_TINY ? 0 : 1e-5;
-                emulate_case(c);
-                c.pass = PLANISH_FORWARD;
-                if (n != SUBNORMAL)
-                    emulate_case(c);
+                emulate_numbers(c, n);
             }
     }
 }
