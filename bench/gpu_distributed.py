@@ -20,6 +20,7 @@ import torch.multiprocessing as mp
 
 import planish
 import torch
+from planish.distributed import peers
 from torch import Tensor
 
 Way = Callable[[], Any]
@@ -149,15 +150,57 @@ def _sharded(rows: int, turns: int) -> dict[str, Any]:
     }
 
 
+class _AllReduce(torch.autograd.Function):
+    """Of summands; backward, every rank has the whole gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> Tensor:
+        return d
+
+
+class _Shares(torch.autograd.Function):
+    """What column-parallel layers take: backward, each rank has a share of the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor) -> Tensor:
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> Tensor:
+        total = d.clone()
+        dist.all_reduce(total)
+        return total
+
+
+def _by_collectives(way: Way) -> Way:
+    """The same without copies from GPU to GPU."""
+
+    def run() -> Any:
+        least, peers.LEAST_BYTES = peers.LEAST_BYTES, peers.MOST_BYTES
+        try:
+            return way()
+        finally:
+            peers.LEAST_BYTES = least
+
+    return run
+
+
 def _reduced(rows: int, turns: int) -> dict[str, Any]:
-    """all_reduce_add_rms_norm beside an all-reduce and a norm of all rows, forward."""
+    """all_reduce_add_rms_norm beside an all-reduce and a norm of all rows."""
     ranks, rank = dist.get_world_size(), dist.get_rank()
     make = torch.Generator(device="cuda").manual_seed(3 + rank)
-    x = torch.randn(rows, COLUMNS, device="cuda", generator=make).bfloat16()
+    x, dy = (torch.randn(rows, COLUMNS, device="cuda", generator=make).bfloat16() for _ in range(2))
     whole = torch.randn(rows, COLUMNS, device="cuda", generator=make).bfloat16()
     dist.broadcast(whole, 0)
     own = whole.chunk(ranks)[rank].contiguous()
     weight = torch.ones(COLUMNS, device="cuda").bfloat16()
+    both = planish.distributed.all_reduce_add_rms_norm
 
     def apart() -> tuple[Tensor, Tensor]:
         total = x.clone()
@@ -168,13 +211,41 @@ def _reduced(rows: int, turns: int) -> dict[str, Any]:
         return x.clone()
 
     def together() -> tuple[Tensor, Tensor]:
-        return planish.distributed.all_reduce_add_rms_norm(x, own, weight, EPS)
+        return both(x, own, weight, EPS)
+
+    def trained_apart() -> tuple[Tensor, ...]:
+        leaves = [t.detach().requires_grad_() for t in (x, whole, weight)]
+        total = _AllReduce.apply(leaves[0])
+        y, total = planish.add_rms_norm(total, *leaves[1:], EPS)
+        return torch.autograd.grad((_Shares.apply(y), total), leaves, (dy, whole))
+
+    def trained() -> tuple[Tensor, ...]:
+        leaves = [t.detach().requires_grad_() for t in (x, own, weight)]
+        return torch.autograd.grad(both(*leaves, EPS), leaves, (dy, own))
 
     error = float((together()[0].float() - apart()[0].float()).abs().max())
-    ways: dict[str, Way] = {"together": together, "apart": apart}
-    graphs = {f"{name}, as a CUDA graph": _graph(way) for name, way in ways.items()}
-    ways |= {**graphs, "copy of x": copied}
-    return {"largest difference of y": error, "microseconds": _turns(ways, turns)}
+    forward: dict[str, Way] = {
+        "together": together,
+        "together, by collectives": _by_collectives(together),
+        "apart": apart,
+    }
+    graphs = {f"{name}, as a CUDA graph": _graph(way) for name, way in forward.items()}
+    with torch.enable_grad():
+        backward: dict[str, Way] = {
+            "together, forward and backward": trained,
+            "together, by collectives, forward and backward": _by_collectives(trained),
+            "apart, forward and backward": trained_apart,
+        }
+        errors = [
+            float((one.float() - other.float()).abs().max())
+            for one, other in zip(trained()[::2], trained_apart()[::2], strict=True)
+        ]
+        times = _turns({**forward, **graphs, "copy of x": copied, **backward}, turns)
+    return {
+        "largest difference of y": error,
+        "largest differences of dx, dweight": errors,
+        "microseconds": times,
+    }
 
 
 def _rank(rank: int, ranks: int, turns: int, out: str | None) -> None:
@@ -182,20 +253,22 @@ def _rank(rank: int, ranks: int, turns: int, out: str | None) -> None:
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", rank=rank, world_size=ranks)
     sharded: dict[str, Any] = {}
-    reduced: dict[str, Any] = {}
+    summed: dict[str, Any] = {}
     found = {
         "gpu": torch.cuda.get_device_name(),
         "ranks": ranks,
         "torch": torch.__version__,
         "columns": COLUMNS,
         "rms_norm, by rows": sharded,
-        "all_reduce_add_rms_norm, by rows": reduced,
+        "all_reduce_add_rms_norm, by rows": summed,
     }
     for into, rows, measure in (
         (sharded, 16384, _sharded),
         (sharded, 4096, _sharded),
-        (reduced, 16384, _reduced),
-        (reduced, 64, _reduced),
+        (summed, 16384, _reduced),
+        (summed, 4096, _reduced),
+        (summed, 1024, _reduced),
+        (summed, 64, _reduced),
     ):
         with torch.set_grad_enabled(measure is _sharded):
             into[str(rows)] = measure(rows, turns)

@@ -5,6 +5,7 @@
     y = pd.rms_norm(x, weight, eps, group=group)      # x: this rank's columns, or heads, or pixels
     y = pd.layer_norm(x, weight, bias, group=group)
     y = pd.group_norm(x, 32, weight, bias, group=group)
+    y = pd.batch_norm(x, mean, var, weight, bias, True, group=group)  # x: this rank's images
     y, sum = pd.add_rms_norm(x, residual, weight, eps, group=group)
     q, k = pd.qk_norm(q, k, q_weight, k_weight, eps, group=group)
     y, residual = pd.all_reduce_add_rms_norm(x, residual, weight, eps, group=group)
@@ -17,6 +18,7 @@ the backward."""
 from __future__ import annotations
 
 from planish.distributed.agreement import checked
+from planish.distributed.batch import batch_norm
 from planish.distributed.norms import (
     add_layer_norm,
     add_rms_norm,
@@ -33,6 +35,7 @@ __all__ = [
     "add_layer_norm",
     "add_rms_norm",
     "all_reduce_add_rms_norm",
+    "batch_norm",
     "checked",
     "group_norm",
     "layer_norm",

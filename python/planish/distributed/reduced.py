@@ -1,13 +1,16 @@
 """An all-reduce, the sum with a residual and a norm, with the rows of the last two on one rank
-each: the identity of sequence parallel."""
+each: the identity of sequence parallel. Large sums go by copies between the GPUs of a host where
+there is a way (peers.py), else by the collectives of the backend."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
 
 import torch
+from planish.distributed import peers
 from planish.distributed.agreement import agree, group_of
 from planish.functions import stage_norms, stages
 from planish.operators import parts
@@ -30,23 +33,30 @@ def _own_rows(size: int, ranks: int, rank: int) -> tuple[int, int]:
     return min(rank * each, size), min((rank + 1) * each, size)
 
 
+def _room(rows: Tensor, size: int, group: dist.ProcessGroup) -> peers.Room | None:
+    """Room for `size` rows like these."""
+    return None if _traced() else peers.between(group, rows, size)
+
+
 def _reduce_scatter(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     """The sum over the ranks of this rank's rows of axis 0."""
     ranks, size = group.size(), x.shape[0]
     first, last = _own_rows(size, ranks, dist.get_rank(group))
     if ranks == 1:
         return x.clone()
+    if room := _room(x, size, group):
+        return peers.reduce_scatter(x, room)
     each = -(-size // ranks)
-    room = x.contiguous()
+    padded = x.contiguous()
     if each * ranks != size:  # the collective wants as many of every rank
-        room = torch.cat([room, room.new_zeros((each * ranks - size, *x.shape[1:]))])
+        padded = torch.cat([padded, padded.new_zeros((each * ranks - size, *x.shape[1:]))])
     if _traced():
         functional = torch.ops._c10d_functional
-        made = functional.reduce_scatter_tensor(room, "sum", ranks, group.group_name)
+        made = functional.reduce_scatter_tensor(padded, "sum", ranks, group.group_name)
         made = functional.wait_tensor(made)
     else:
         made = x.new_empty((each, *x.shape[1:]))
-        _scatter(made, room, group=group)
+        _scatter(made, padded, group=group)
     own: Tensor = made[: last - first]
     return own
 
@@ -55,6 +65,8 @@ def _all_gather(own: Tensor, size: int, group: dist.ProcessGroup) -> Tensor:
     """All rows of axis 0, of which there are `size`, from each rank's own."""
     ranks = group.size()
     each = -(-size // ranks) if size else 0
+    if room := _room(own, size, group):
+        return peers.all_gather(own, room)
     if own.shape[0] != each:
         own = torch.cat([own, own.new_zeros((each - own.shape[0], *own.shape[1:]))])
     return parts.gather(own.contiguous(), group).flatten(0, 1)[:size]
@@ -95,6 +107,41 @@ class _Shared(torch.autograd.Function):
     def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
         wide = d if d.dtype == torch.float64 else d.float()
         return parts.gather(wide.contiguous(), ctx.group).sum(0).to(d.dtype), None
+
+
+# ---- The ways ------------------------------------------------------------------------------------
+
+_Norm = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
+_Rows = tuple[Tensor, Tensor]
+
+
+def _differentiable(
+    x: Tensor, residual: Tensor, weight: Tensor | None, group: dist.ProcessGroup, norm: _Norm
+) -> _Rows:
+    if weight is not None:
+        weight = _Shared.apply(weight, group)  # type: ignore[no-untyped-call]
+    own = _ReduceScatter.apply(x, group)  # type: ignore[no-untyped-call]
+    own, total = norm(own, residual, weight)
+    return _AllGather.apply(own, x.shape[0], group), total  # type: ignore[no-untyped-call]
+
+
+def _inferred(
+    x: Tensor, residual: Tensor, weight: Tensor | None, group: dist.ProcessGroup, norm: _Norm
+) -> _Rows:
+    """Where no gradient is wanted."""
+    size = x.shape[0]
+    if room := _room(x, size, group):
+        totals = []
+
+        def of_piece(own: Tensor, rows: slice) -> Tensor:
+            y, total = norm(own, residual[rows], weight)
+            totals.append(total)
+            return y
+
+        y = peers.reduce_norm_gather(x, room, of_piece)
+        return y, totals[0] if len(totals) == 1 else torch.cat(totals)
+    own, total = norm(_reduce_scatter(x, group), residual, weight)
+    return _all_gather(own, size, group), total
 
 
 def all_reduce_add_rms_norm(
@@ -161,12 +208,13 @@ def all_reduce_add_rms_norm(
         weight_offset=weight_offset,
         cast=cast,
     )
-    if weight is not None:
-        weight = _Shared.apply(weight, group)  # type: ignore[no-untyped-call]
-    own = _ReduceScatter.apply(x.movedim(dim, 0), group)  # type: ignore[no-untyped-call]
-    own, total = stage_norms.add_rms_norm(
-        own.movedim(0, dim), residual, weight, eps, weight_offset=weight_offset, cast=cast
-    )
-    rows = own.movedim(dim, 0)
-    y = _AllGather.apply(rows, x.shape[dim], group)  # type: ignore[no-untyped-call]
-    return y.movedim(0, dim), total
+
+    def norm(x: Tensor, residual: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+        return stage_norms.add_rms_norm(
+            x, residual, weight, eps, weight_offset=weight_offset, cast=cast
+        )
+
+    tensors = x.movedim(dim, 0), residual.movedim(dim, 0), weight
+    wants = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    y, total = (_differentiable if wants else _inferred)(*tensors, group, norm)
+    return y.movedim(0, dim), total.movedim(0, dim)

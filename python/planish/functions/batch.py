@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import torch
 from planish.functions.functional import _node
-from planish.operators import batch
+from planish.operators import batch, placed
 from planish.operators.arguments import (
     check_activation,
     check_optional,
     check_tensor,
     number_of,
 )
+from planish.operators.stage_calls import is_distributed
 from planish.operators.ways import Way, way_of
 from torch import Tensor, fx
 
@@ -98,6 +100,13 @@ def batch_norm(
             f"batch_norm: Expected addend of input's shape {list(input.shape)}, but got addend of "
             f"shape {list(addend.shape)}"
         )
+    if way is Way.OPERATOR and is_distributed(input) and not torch.compiler.is_compiling():
+        placed_y = placed.batch_norm(
+            batch_norm, input, (running_mean, running_var), (weight, bias), bool(training),
+            momentum, eps, activation, addend,
+        )  # fmt: skip
+        if placed_y is not None:
+            return placed_y
     if way is not Way.TORCH and not batch.runs(
         input, running_mean, running_var, weight, bias, training, eps
     ):

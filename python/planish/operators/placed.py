@@ -4,13 +4,13 @@ is gathered. Everything else has rules for DTensor itself (sharding.py)."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from planish.operators import call, parts
+from planish.operators import call, parts, sync_batch
 from torch import Tensor
 
-__all__ = ["norm", "split_axis_of"]
+__all__ = ["batch_norm", "norm", "split_axis_of"]
 
 
 def _distributed() -> Any:
@@ -53,6 +53,14 @@ def _local(x: Any, parameter: Any, affine: Sequence[int]) -> Tensor | None:
     return placed.to_local(grad_placements=gradients)  # type: ignore[no-any-return]
 
 
+def _are_of(mesh: Any, *tensors: Any) -> bool:
+    tensor = _distributed()
+    return all(
+        one is None or (isinstance(one, tensor.DTensor) and one.device_mesh == mesh)
+        for one in tensors
+    )
+
+
 def norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, problem: call.Norm
 ) -> Tensor | None:
@@ -64,13 +72,10 @@ def norm(
     tensor = _distributed()
     given: Any = x
     mesh = given.device_mesh
-    for parameter in (weight, bias):
-        if parameter is None:
-            continue
-        if not isinstance(parameter, tensor.DTensor) or parameter.device_mesh != mesh:
-            return None
-        if parameter.dim() != len(problem.affine):
-            return None
+    if not _are_of(mesh, weight, bias):
+        return None
+    if any(one is not None and one.dim() != len(problem.affine) for one in (weight, bias)):
+        return None
     axes = call.pack_axes(problem.reduce, problem.affine)
     part = parts.Norm(axes, call.pack_options(rms=problem.rms), problem.eps)
     local = [_local(given, parameter, problem.affine) for parameter in (weight, bias)]
@@ -78,3 +83,59 @@ def norm(
     return tensor.DTensor.from_local(  # type: ignore[no-any-return]
         y, mesh, given.placements, run_check=False, shape=x.shape, stride=x.stride()
     )
+
+
+def batch_norm(
+    run: Callable[..., Tensor],
+    x: Any,
+    running: Sequence[Any],
+    parameters: Sequence[Any],
+    training: bool,
+    momentum: float,
+    eps: float,
+    activation: str | None,
+    addend: Any,
+) -> Tensor | None:
+    """The batch norm of a DTensor of which each rank has images, pixels or channels of its own: in
+    training by one exchange of statistics where a channel's values are sharded along one axis of
+    the mesh, else by `run`, which is planish.batch_norm, of what each rank has. None where torch's
+    rules are to gather: sharded along several axes, or sums that are still to be made, or running
+    statistics and parameters that are no DTensors of x's mesh."""
+    mesh, tensor = x.device_mesh, _distributed()
+    values = [0, *range(2, x.dim())]
+    sharded = [one for one in x.placements if one.is_shard() and one.dim % x.dim() in values]
+    at = split_axis_of(x, values)
+    if len(sharded) > 1 or (at is None) != (not sharded) or x.numel() <= x.shape[1]:
+        return None
+    if any(one.is_partial() for one in x.placements) or not _are_of(
+        mesh, addend, *running, *parameters
+    ):
+        return None
+    of_weight, of_bias = (_local(x, one, [1]) for one in parameters)
+    mean, var = (_in_place(x, one) for one in running)
+    if (mean is None, var is None) != tuple(one is None for one in running):
+        return None
+    beside = None
+    if addend is not None:
+        beside = addend.redistribute(mesh, x.placements).to_local()
+    given = x.to_local(), mean, var, of_weight, of_bias
+    if training and at is not None and mesh.size(at) > 1:
+        group = mesh.get_group(at)
+        y = sync_batch.batch_norm(*given, momentum, eps, activation, beside, group)
+    else:
+        y = run(*given, training, momentum, eps, activation=activation, addend=beside)
+    return tensor.DTensor.from_local(  # type: ignore[no-any-return]
+        y, mesh, x.placements, run_check=False, shape=x.shape, stride=x.stride()
+    )
+
+
+def _in_place(x: Any, running: Any) -> Tensor | None:
+    """This rank's memory of running statistics, where it holds what x's channels there need."""
+    if running is None:
+        return None
+    tensor = _distributed()
+    wanted = [
+        tensor.Shard(0) if one.is_shard() and one.dim % x.dim() == 1 else tensor.Replicate()
+        for one in x.placements
+    ]
+    return running.to_local() if list(running.placements) == wanted else None

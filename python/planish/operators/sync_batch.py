@@ -136,20 +136,21 @@ def batch_norm(
     activation: str | None,
     addend: Tensor | None,
     group: Any,
+    function: str = "SyncBatchNorm",
 ) -> Tensor:
     """The norm of x by the statistics of the group, which has two processes or more."""
     vectors = running_mean, running_var, weight, bias
     for vector in vectors:
         if vector is not None and vector.shape != x.shape[1:2]:
             raise RuntimeError(
-                f"SyncBatchNorm: Expected {x.shape[1]} channels in every parameter and buffer, "
+                f"{function}: Expected {x.shape[1]} channels in every parameter and buffer, "
                 f"like the input, but got one of shape {list(vector.shape)}"
             )
     if x.dtype not in DTYPES or x.device.type not in DEVICES:
-        raise NotImplementedError(f"SyncBatchNorm: not implemented for {x.dtype} on {x.device}")
+        raise NotImplementedError(f"{function}: not implemented for {x.dtype} on {x.device}")
     if addend is not None and addend.shape != x.shape:
         raise RuntimeError(
-            f"SyncBatchNorm: Expected addend of input's shape {list(x.shape)}, but got addend of "
+            f"{function}: Expected addend of input's shape {list(x.shape)}, but got addend of "
             f"shape {list(addend.shape)}"
         )
     return _SyncBatchNorm.apply(  # type: ignore[no-any-return, no-untyped-call]
