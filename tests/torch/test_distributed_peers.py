@@ -84,7 +84,7 @@ def _on_ranks(folder: str, rows: int, dtype: torch.dtype, pieces: int) -> list[A
     patch.setattr(peers, "_lanes", lambda: [None, None])
     patch.setattr(peers, "_joined", lambda lanes: None)
     patch.setattr(peers, "_is_captured", lambda: True)
-    patch.setattr(peers, "SPLIT_BYTES", 0 if pieces == 2 else 1 << 40)
+    patch.setattr(peers, "PIECES", pieces)
     try:
         tensors = [summands[rank], residual.chunk(ranks)[rank], weight]
         found = []

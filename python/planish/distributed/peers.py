@@ -21,12 +21,11 @@ from torch import Tensor
 
 __all__ = ["all_gather", "between", "reduce_norm_gather", "reduce_scatter"]
 
-#: Bytes of all rows from which on copies are faster than the collectives, and the most that room
-#: is made for on behalf of one group.
-LEAST_BYTES, MOST_BYTES = 32 << 20, 1 << 30
-#: Bytes of a rank's own rows from which on they go in two pieces: in a CUDA graph, and where each
-#: piece costs the host its dozen calls. More pieces than two were slower at every size.
-SPLIT_BYTES, SPLIT_BYTES_EAGER = 16 << 20, 64 << 20
+#: Bytes of all rows from which on copies are faster than the collectives, by the clock of an eager
+#: call, too; and the most that room is made for on behalf of one group.
+LEAST_BYTES, MOST_BYTES = 128 << 20, 1 << 30
+#: More pieces than two were slower at every size.
+PIECES = 2
 #: How long a kernel waits for another rank before it ends the process, as the backend's watchdog.
 PATIENCE_MS = 600_000
 
@@ -194,9 +193,7 @@ def _by_rank(x: Tensor, room: Room) -> Tensor:
 
 def _cuts(whole: Tensor) -> list[slice]:
     """The pieces of the rows of whole[0]."""
-    size = whole[0].numel() * whole.element_size()
-    count = 1 + (size >= (SPLIT_BYTES if _is_captured() else SPLIT_BYTES_EAGER))
-    ends = [whole.shape[1] * (i + 1) // count for i in range(count)]
+    ends = [whole.shape[1] * (i + 1) // PIECES for i in range(PIECES)]
     return [slice(*ends) for ends in zip([0, *ends], ends, strict=False)]
 
 
