@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import functools
 import multiprocessing
 import statistics
 import sys
@@ -29,12 +30,14 @@ from typing import Any
 import planish
 import planish.compile
 import torch
+from denoisers import dit, unet
 from planish.bench import machine, report
 from torch import Tensor, nn
 
 WAYS = ("inductor", "planish")
 ROUNDS, STEPS = 7, 3
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+SUFFIX = {"GPT2": "LMHeadModel", "Bert": "ForMaskedLM", "T5": "ForConditionalGeneration"}
 
 Made = tuple[nn.Module, Callable[[Any], Tensor]]
 
@@ -62,9 +65,13 @@ def _language(stem: str, batch: int, length: int, **size: Any) -> Callable[[bool
 
         given = dict(size)
         if tiny:
-            width = "n_embd" if "n_embd" in given else "hidden_size"
-            given[width] = 64
-            given.update({"n_head": 4} if width == "n_embd" else {"num_attention_heads": 4})
+            names = {
+                "n_embd": "n_head",
+                "d_model": "num_heads",
+                "hidden_size": "num_attention_heads",
+            }
+            width = next(name for name in names if name in given)
+            given |= {width: 64, names[width]: 4}
             if "num_key_value_heads" in given:
                 given["num_key_value_heads"] = 2
             if "head_dim" in given:
@@ -72,11 +79,10 @@ def _language(stem: str, batch: int, length: int, **size: Any) -> Callable[[bool
             if "intermediate_size" in given:
                 given["intermediate_size"] = 96
         config = getattr(transformers, f"{stem}Config")(vocab_size=2048, **given, **SPECIAL)
-        suffix = "LMHeadModel" if stem == "GPT2" else "ForMaskedLM" if stem == "Bert" else ""
-        model = getattr(transformers, stem + (suffix or "ForCausalLM"))(config)
+        model = getattr(transformers, stem + SUFFIX.get(stem, "ForCausalLM"))(config)
         rows, columns = (2, 16) if tiny else (batch, length)
         ids = torch.randint(3, 2048, (rows, columns), device=device)
-        more = {} if stem == "Bert" else {"use_cache": False}
+        more = {} if stem in ("Bert", "T5") else {"use_cache": False}
         return model, lambda m: m(input_ids=ids, labels=ids, **more).loss  # type: ignore[no-any-return]
 
     return make
@@ -98,6 +104,10 @@ def _image(name: str, batch: int, **more: Any) -> Callable[[bool, str], Made]:
     return make
 
 
+def _denoiser(of: Callable[[bool], Callable[[str], Made]]) -> Callable[[bool, str], Made]:
+    return lambda tiny, device: of(tiny)(device)
+
+
 _DECODER = {"hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 16}
 _SMALL = {"hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 8}
 MODELS: dict[str, Callable[[bool, str], Made]] = {
@@ -112,9 +122,16 @@ MODELS: dict[str, Callable[[bool, str], Made]] = {
         "Bert", 32, 512, hidden_size=1024, intermediate_size=4096, num_attention_heads=16,
         num_hidden_layers=4, attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.0,
     ),
+    "t5": _language(
+        "T5", 16, 512, d_model=1024, d_kv=64, d_ff=4096, num_heads=16, num_layers=4,
+        dropout_rate=0.0, decoder_start_token_id=0,
+    ),
     "vit": _image("vit_base_patch16_224", 64, depth=6),
     "convnext": _image("convnext_base", 64),
     "resnet_gn": _image("resnet50_gn", 64),
+    "dit": _denoiser(dit),
+    "unet_nchw": _denoiser(unet),
+    "unet_nhwc": _denoiser(functools.partial(unet, channels_last=True)),
     "graphs": _language(
         "Llama", 2, 512, num_hidden_layers=4, num_key_value_heads=2, head_dim=128, **_SMALL
     ),

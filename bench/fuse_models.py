@@ -29,6 +29,7 @@ from typing import Any
 
 import planish
 import torch
+from denoisers import dit, flux, unet
 from image_kinds import image_kinds
 from planish import zoo
 from planish.bench import machine, report
@@ -92,99 +93,6 @@ def _vit(tiny: bool) -> Callable[[str], Made]:
     return make
 
 
-def _denoiser(model: nn.Module, target: Tensor, **inputs: Any) -> Made:
-    """The mean square distance to what was drawn."""
-
-    def loss(m: nn.Module) -> Tensor:
-        dtype = next(m.parameters()).dtype
-        cast = {
-            key: value.to(dtype)
-            if isinstance(value, Tensor) and value.is_floating_point()
-            else value
-            for key, value in inputs.items()
-        }
-        (sample,) = m(**cast, return_dict=False)
-        return nn.functional.mse_loss(sample.float(), target)
-
-    return model, loss
-
-
-def _dit(tiny: bool) -> Callable[[str], Made]:
-    def make(device: str) -> Made:
-        from diffusers import DiTTransformer2DModel
-
-        heads, head, side, batch = (2, 16, 8, 2) if tiny else (16, 72, 32, 128)
-        model = DiTTransformer2DModel(
-            num_attention_heads=heads,
-            attention_head_dim=head,
-            in_channels=4,
-            out_channels=4,
-            num_layers=4,
-            sample_size=side,
-        )
-        x, target = torch.randn(2, batch, 4, side, side, device=device)
-        steps, labels = torch.randint(0, 1000, (2, batch), device=device)
-        return _denoiser(model, target, hidden_states=x, timestep=steps, class_labels=labels)
-
-    return make
-
-
-def _flux(tiny: bool) -> Callable[[str], Made]:
-    def make(device: str) -> Made:
-        from diffusers import FluxTransformer2DModel
-
-        heads, head, text, image, batch = (2, 16, 8, 16, 2) if tiny else (16, 128, 512, 1024, 8)
-        model = FluxTransformer2DModel(
-            in_channels=64,
-            num_layers=2,
-            num_single_layers=2,
-            attention_head_dim=head,
-            num_attention_heads=heads,
-            joint_attention_dim=256,
-            pooled_projection_dim=64,
-            axes_dims_rope=(head // 4, head // 4, head // 2),
-        )
-        x, target = torch.randn(2, batch, image, 64, device=device)
-        return _denoiser(
-            model,
-            target,
-            hidden_states=x,
-            encoder_hidden_states=torch.randn(batch, text, 256, device=device),
-            pooled_projections=torch.randn(batch, 64, device=device),
-            timestep=torch.rand(batch, device=device),
-            img_ids=torch.zeros(image, 3, device=device),
-            txt_ids=torch.zeros(text, 3, device=device),
-        )
-
-    return make
-
-
-def _unet(tiny: bool) -> Callable[[str], Made]:
-    def make(device: str) -> Made:
-        from diffusers import UNet2DConditionModel
-
-        channels, side, batch = ((32, 64), 16, 2) if tiny else ((320, 640), 64, 8)
-        model = UNet2DConditionModel(
-            sample_size=side,
-            block_out_channels=channels,
-            down_block_types=("CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
-            up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
-            cross_attention_dim=64,
-            attention_head_dim=8,
-            norm_num_groups=32,
-        )
-        x, target = torch.randn(2, batch, 4, side, side, device=device)
-        return _denoiser(
-            model,
-            target,
-            sample=x,
-            timestep=torch.randint(0, 1000, (batch,), device=device),
-            encoder_hidden_states=torch.randn(batch, 77, 64, device=device),
-        )
-
-    return make
-
-
 def _kinds(tiny: bool) -> dict[str, tuple[str, Callable[[str], Made]]]:
     small = _decoder(64, 4, 16, 128, 2)
     batch, length = (2, 16) if tiny else (16, 1024)
@@ -207,9 +115,9 @@ def _kinds(tiny: bool) -> dict[str, tuple[str, Callable[[str], Made]]]:
         ),
         "bert": language("Bert", bert),
         "vit": ("timm", _vit(tiny)),
-        "dit": ("diffusers", _dit(tiny)),
-        "flux": ("diffusers", _flux(tiny)),
-        "unet": ("diffusers", _unet(tiny)),
+        "dit": ("diffusers", dit(tiny)),
+        "flux": ("diffusers", flux(tiny)),
+        "unet": ("diffusers", unet(tiny)),
     }
 
 
