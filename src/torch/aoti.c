@@ -25,6 +25,7 @@ static const char registering[] = "registering kernels (torch 2.10)";
 static const char calling[] = "calling operators (torch 2.10)";
 static const char falling_back[] = "handing unsupported input to torch's own kernel";
 static const char batches[] = "handing batch norms on CUDA to torch's own kernel";
+static const char synchronised[] = "SyncBatchNorm's operators (else they stay torch's)";
 static const char optional_values[] = "optional values (torch 2.13; before: operator new)";
 static const char unboxing[] = "calls without a boxed stack (else boxed, slower for small tensors)";
 static const char warnings[] = "keeping torch's one warning about overriding quiet";
@@ -176,6 +177,20 @@ static const symbol cuda_symbols[] = {
     {FIELD(cudnn_batch_norm_backward), false,
      "_ZN2at4cuda25cudnn_batch_norm_backwardERKNS_6TensorES3_S3_RKSt8optionalIS1_ES7_S7_S7_dS3_",
      batches},
+    {FIELD(cuda_sync_statistics), false, "_ZN2at4cuda16batch_norm_statsERKNS_6TensorEd",
+     synchronised},
+    {FIELD(cuda_sync_apply), false,
+     "_ZN2at4cuda16batch_norm_elemtERKNS_6TensorERKSt8optionalIS1_ES7_S3_S3_d", synchronised},
+    {FIELD(cuda_sync_apply_out), false,
+     "_ZN2at4cuda20batch_norm_elemt_outERNS_6TensorERKS1_RKSt8optionalIS1_ES8_S4_S4_d",
+     synchronised},
+    {FIELD(cuda_sync_sums), false,
+     "_ZN2at4cuda26batch_norm_backward_reduceERKNS_6TensorES3_S3_S3_RKSt8optionalIS1_Ebbb",
+     synchronised},
+    {FIELD(cuda_sync_gradient), false,
+     "_ZN2at4cuda25batch_norm_backward_elemtERKNS_6TensorES3_S3_S3_RKSt8optionalIS1_ES3_S3_S3_",
+     synchronised},
+    {FIELD(cuda_fill), false, "aoti_torch_cuda_fill__Scalar", synchronised},
     {FIELD(cuda_fused_rms_norm), true,
      "_ZN2at4cuda15_fused_rms_normERKNS_6TensorEN3c108ArrayRefIlEERKSt8optionalIS1_ES7_IdE",
      falling_back},

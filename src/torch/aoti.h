@@ -127,6 +127,22 @@ typedef returned_tensors cudnn_batch_norm_backward_function(tensor_handle input,
                                                             const optional_tensor *save_rstd,
                                                             double eps, tensor_handle reserve);
 
+/* SyncBatchNorm's operators. */
+typedef returned_tensors sync_statistics_function(tensor_handle input, double eps);
+typedef returned_tensors sync_apply_function(tensor_handle input, const optional_tensor *weight,
+                                             const optional_tensor *bias, tensor_handle mean,
+                                             tensor_handle rstd, double eps);
+typedef void *sync_apply_out_function(tensor_handle out, tensor_handle input,
+                                      const optional_tensor *weight, const optional_tensor *bias,
+                                      tensor_handle mean, tensor_handle rstd, double eps);
+typedef returned_four sync_sums_function(tensor_handle dy, tensor_handle input, tensor_handle mean,
+                                         tensor_handle rstd, const optional_tensor *weight,
+                                         bool sums, bool dweight, bool dbias);
+typedef returned_tensors sync_gradient_function(tensor_handle dy, tensor_handle input,
+                                                tensor_handle mean, tensor_handle rstd,
+                                                const optional_tensor *weight, tensor_handle sum_dy,
+                                                tensor_handle sum_dy_xmu, tensor_handle count);
+
 /* std::optional<c10::MemoryFormat>; not engaged: row-major. */
 typedef struct optional_layout {
     int8_t value;
@@ -258,6 +274,12 @@ typedef struct torch_functions {
     batch_norm_with_reserve_backward_function *cuda_batch_norm_with_reserve_backward;
     cudnn_batch_norm_function *cudnn_batch_norm;
     cudnn_batch_norm_backward_function *cudnn_batch_norm_backward;
+    sync_statistics_function *cuda_sync_statistics;
+    sync_apply_function *cuda_sync_apply;
+    sync_apply_out_function *cuda_sync_apply_out;
+    sync_sums_function *cuda_sync_sums;
+    sync_gradient_function *cuda_sync_gradient;
+    torch_error (*cuda_fill)(tensor_handle, double);
     rms_norm_function *cuda_fused_rms_norm;
     rms_norm_backward_function *cuda_fused_rms_norm_backward;
     empty_cuda_function *empty_cuda;

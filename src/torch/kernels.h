@@ -72,6 +72,20 @@ void batch_norm_reserve_backward_cuda(stack_value *stack, uint64_t argument_coun
                                       uint64_t return_count);
 void batch_norm_cudnn_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 
+/* sync_batch.c */
+void batch_norm_stats(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void batch_norm_stats_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void batch_norm_elemt(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void batch_norm_elemt_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void batch_norm_elemt_out(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void batch_norm_elemt_out_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void batch_norm_backward_reduce(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void batch_norm_backward_reduce_cuda(stack_value *stack, uint64_t argument_count,
+                                     uint64_t return_count);
+void batch_norm_backward_elemt(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void batch_norm_backward_elemt_cuda(stack_value *stack, uint64_t argument_count,
+                                    uint64_t return_count);
+
 /* norm_operators.c */
 void norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count);

@@ -38,7 +38,8 @@ enum {
     PLANISH_TORCH_CUDA_MIXED = 16,
     PLANISH_TORCH_GROUP_NORM = 32, /* native_group_norm and its backward, on the CPU */
     PLANISH_TORCH_CUDA_GROUP_NORM = 64,
-    PLANISH_TORCH_BATCH_NORM = 128, /* native_batch_norm, its kin and their backwards, on the CPU */
+    /* native_batch_norm, its kin and their backwards, and SyncBatchNorm's operators, on the CPU */
+    PLANISH_TORCH_BATCH_NORM = 128,
     PLANISH_TORCH_CUDA_BATCH_NORM = 256 /* the same on CUDA, and cuDNN's operators */
 };
 

@@ -19,6 +19,7 @@
 #include "kernels.h"
 #include "quiet.h"
 #include "registry.h"
+#include "sync_fallback.h"
 #include "unboxed.h"
 
 typedef struct registration {
@@ -29,6 +30,10 @@ typedef struct registration {
      * group norm boxed, and RMS norms return fewer tensors than C can return as C++ does. */
     void (*unboxed)(void);
 } registration;
+
+/* A group of its own: SyncBatchNorm's operators on CUDA, which come with those of batch norm where
+ * torch's kernels can be reached. */
+enum { CUDA_SYNCHRONISED = 1 << 30 };
 
 #define UNBOXED_FUNCTION(function) ((void (*)(void))(function))
 
@@ -73,6 +78,18 @@ static const registration registrations[] = {
     {PLANISH_TORCH_CUDA_BATCH_NORM, "CUDA", "batch_norm_backward", batch_norm_reserve_backward_cuda,
      NULL},
     {PLANISH_TORCH_CUDA_BATCH_NORM, "CUDA", "cudnn_batch_norm", batch_norm_cudnn, NULL},
+    {PLANISH_TORCH_BATCH_NORM, "CPU", "batch_norm_stats", batch_norm_stats, NULL},
+    {PLANISH_TORCH_BATCH_NORM, "CPU", "batch_norm_elemt", batch_norm_elemt, NULL},
+    {PLANISH_TORCH_BATCH_NORM, "CPU", "batch_norm_elemt.out", batch_norm_elemt_out, NULL},
+    {PLANISH_TORCH_BATCH_NORM, "CPU", "batch_norm_backward_reduce", batch_norm_backward_reduce,
+     NULL},
+    {PLANISH_TORCH_BATCH_NORM, "CPU", "batch_norm_backward_elemt", batch_norm_backward_elemt, NULL},
+    {CUDA_SYNCHRONISED, "CUDA", "batch_norm_stats", batch_norm_stats_cuda, NULL},
+    {CUDA_SYNCHRONISED, "CUDA", "batch_norm_elemt", batch_norm_elemt_cuda, NULL},
+    {CUDA_SYNCHRONISED, "CUDA", "batch_norm_elemt.out", batch_norm_elemt_out_cuda, NULL},
+    {CUDA_SYNCHRONISED, "CUDA", "batch_norm_backward_reduce", batch_norm_backward_reduce_cuda,
+     NULL},
+    {CUDA_SYNCHRONISED, "CUDA", "batch_norm_backward_elemt", batch_norm_backward_elemt_cuda, NULL},
 };
 
 /* Those that stay for the rest of the process: what planish's forward saved torch has no backward
@@ -168,6 +185,8 @@ static planish_status register_groups(uint32_t groups, message error) {
     planish_status status = PLANISH_OK;
     if (groups & PLANISH_TORCH_CUDA_BATCH_NORM)
         status = cuda_batch_norms_are_there(error);
+    if (groups & PLANISH_TORCH_CUDA_BATCH_NORM && cuda_sync_batch_norms_are_there())
+        groups |= CUDA_SYNCHRONISED;
     for (int i = 0; i < BACKWARD_COUNT && status == PLANISH_OK; i++)
         if (backwards[i].group & groups && !backward_libraries[i])
             status = implement("aten", backwards[i].key, backwards[i].name, backwards[i].kernel,

@@ -20,12 +20,13 @@ from c_api import Library, PlanishError
 from pair_cases import PairCase
 from stage_backward import BackwardCase
 from stage_forward import ForwardCase
+from sync_cases import SyncCase
 
 sys.path.append(str(Path(__file__).parent / "emulation"))
 
 import run as emulation
 
-Case = ForwardCase | BackwardCase | PairCase | BatchCase
+Case = ForwardCase | BackwardCase | PairCase | BatchCase | SyncCase
 
 
 class Emulation(Library):

@@ -28,6 +28,8 @@ REPLACED = [
     *(LAYER, LAYER_BACKWARD, GROUP, GROUP_BACKWARD, RMS, "rms_norm"),
     *("native_batch_norm", "native_batch_norm_backward", "_native_batch_norm_legit"),
     *("_native_batch_norm_legit.no_stats", "_batch_norm_with_update", "batch_norm_backward"),
+    *("batch_norm_stats", "batch_norm_elemt", "batch_norm_elemt.out"),
+    *("batch_norm_backward_reduce", "batch_norm_backward_elemt"),
 ]
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64]

@@ -44,6 +44,7 @@ _FORWARD = (
     "_fused_rms_norm",
     "native_batch_norm",
     "cudnn_batch_norm",
+    "batch_norm_elemt",
     "planish::batch_norm",
     "planish::batch_norm_apply",
     "planish::norm_forward",

@@ -48,6 +48,8 @@ _REPLACED = {
         "_native_batch_norm_legit.no_stats",
         "_batch_norm_with_update",
         "batch_norm_backward",
+        *("batch_norm_stats", "batch_norm_elemt", "batch_norm_elemt.out"),
+        *("batch_norm_backward_reduce", "batch_norm_backward_elemt"),
     ],
 }
 #: Those that torch has on CUDA alone.
