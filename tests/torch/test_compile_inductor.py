@@ -3,6 +3,7 @@ ahead-of-time compilation included, and a switch and torch's caches keep graphs 
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -152,6 +153,51 @@ def test_a_switch_reaches_what_is_compiled() -> None:
     planish.enable(devices="cpu", compile="always")
     made()
     assert ran() == 3, "and so does planish's"
+
+
+CACHED = """
+    import sys
+    import planish, torch
+    from torch import nn
+    from torch._dynamo.utils import counters
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 16))
+    x = torch.ones(8, 16)
+    model(x).sum().backward()
+    wanted = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    options = {"planish": sys.argv[1]} if len(sys.argv) > 1 else None
+    run = torch.compile(model, backend="planish" if options else "inductor", options=options)
+    run(x).sum().backward()
+    for one, right in zip(model.parameters(), wanted, strict=True):
+        torch.testing.assert_close(one.grad, right)
+    found = counters["aot_autograd"]
+    calls = sum(calls["planish"] for name, calls in planish.stats().items() if "norm_" in name)
+    print(found["autograd_cache_hit"], counters["inductor"]["fxgraph_cache_hit"], calls)
+"""
+
+
+def test_another_process_compiles_again(tmp_path: Path) -> None:
+    """What torch keeps on the disk is found again, each mode's by that mode alone."""
+    program = textwrap.dedent(CACHED)
+    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+
+    def found(*mode: str) -> tuple[int, ...]:
+        done = subprocess.run(
+            [sys.executable, "-c", program, *mode],
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return tuple(map(int, done.stdout.split()))
+
+    assert found("always") == (0, 0, 2)
+    assert found() == (0, 0, 0)
+    assert found("always") == (1, 2, 2)
+    assert found() == (1, 2, 0)
 
 
 def test_bad_input_is_accepted() -> None:

@@ -57,6 +57,23 @@ def _with_pass(patches: dict[str, Any], one: Any) -> dict[str, Any]:
     return {**patches, name: Several()}
 
 
+class _Kept(dict[Any, Any]):
+    """inductor's decompositions but for those of norms. They are a part of the key of its caches,
+    which is made by pickle: so that this one has the same key in every process."""
+
+    def __reduce__(self) -> Any:
+        return _kept, ()
+
+
+def _kept(whole: dict[Any, Any] | None = None) -> _Kept:
+    from torch._inductor.decomposition import select_decomp_table
+
+    from planish.compile import reading
+
+    table = select_decomp_table() if whole is None else whole
+    return _Kept((op, made) for op, made in table.items() if op not in reading.TORCHS)
+
+
 def compile_graph(
     model: Any,
     inputs: Any,
@@ -69,14 +86,15 @@ def compile_graph(
     from torch._inductor import config
     from torch._inductor.decomposition import select_decomp_table
 
-    from planish.compile import joint, reading, written
+    from planish.compile import forms, joint, written
 
+    forms.register()  # also for a graph that comes out of a cache
     if isinstance(model, torch.fx.GraphModule):
         written.rewrite(model, mode)
     patches = config_patches or {}
     with config.patch(patches):
         whole = dict(decompositions or select_decomp_table())
-    kept = {op: made for op, made in whole.items() if op not in reading.TORCHS}
+    kept = _kept(whole) if decompositions is None else dict(_kept(whole))
     chooses = joint.NormPass(mode, whole)
     return _own()(
         model,
