@@ -199,7 +199,7 @@ static cuda_spec variant_of(const cuda_plan *plan, void *const *buffers, int var
     if (!is_backward(spec) && (variant == GROUPS_SUMS || variant == GROUPS_MOMENTS))
         spec->activation = PLANISH_IDENTITY;
     if (variant == GROUPS_MOMENTS) {
-        const int64_t entries = c->depth * (is_backward(spec) ? 1 : pieces_of(&plan->main));
+        const int64_t entries = c->depth * pieces_of(&plan->main);
         c->warps = entries <= 128 ? 1 : entries <= 2048 ? 4 : 16;
         spec->min_blocks = 1;
     }
