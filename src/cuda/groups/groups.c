@@ -119,8 +119,9 @@ static bool other_plan_make(cuda_plan *plan, const problem *p, const image_view 
     const groups_constants *c = &spec->groups;
     groups_set_geometry(plan);
     plan->cooperative = plan->main;
-    if (plan->main.kernel != CUDA_STRIPS ||
-        !strips_shared_geometry(&plan->cooperative, v->images, &plan->limits))
+    if (plan->main.kernel == CUDA_STRIPS
+            ? !strips_shared_geometry(&plan->cooperative, v->images, &plan->limits)
+            : !groups_large_geometry(&plan->cooperative, &plan->limits))
         plan->cooperative.kernel = -1;
     groups_plan_size(plan);
     if (spec->want_dweight || spec->want_dbias)
@@ -186,7 +187,7 @@ static int32_t access_of(const cuda_plan *plan, void *const *buffers, role r, in
                             ? (int64_t)(c->depth / spec->cluster) * c->pixels
                             : c->pixels;
     bits |= (uint64_t)(run * bytes);
-    if (plan->main.kernel == CUDA_STRIPS)
+    if (spec->kernel == CUDA_STRIPS)
         bits |= (uint64_t)(c->tile_channels * bytes);
     return common_alignment(bits);
 }
@@ -222,7 +223,7 @@ static cuda_spec variant_of(const cuda_plan *plan, void *const *buffers, int var
 
 /* Those that are launched, in their order; returns how many. */
 static int variants_of_plan(const cuda_plan *plan, int variants[MOST_VARIANTS]) {
-    const cuda_spec *spec = &plan->main;
+    const cuda_spec *spec = first_of(plan);
     int count = 0;
     if (reads_once(spec)) {
         variants[count++] = spec->groups.variant;
@@ -258,8 +259,8 @@ static int64_t strips_grid(const cuda_plan *plan, int resident) {
 static int64_t grid_of(const cuda_plan *plan, const cuda_spec *spec, int resident) {
     const groups_constants *c = &spec->groups;
     const int64_t pieces = (int64_t)images_of(plan) * pieces_of(&plan->main);
-    int64_t grid =
-        plan->main.kernel == CUDA_STRIPS ? strips_grid(plan, resident) : plan->rows * spec->cluster;
+    int64_t grid = first_of(plan)->kernel == CUDA_STRIPS ? strips_grid(plan, resident)
+                                                         : plan->rows * spec->cluster;
     if (c->variant == GROUPS_IN_TILES)
         return plan->partials * tiles_of_image(first_of(plan)) * spec->cluster;
     if (c->variant == GROUPS_SUMS || c->variant == GROUPS_APPLY)

@@ -125,6 +125,8 @@ static struct variant {
     {CUDA_STRIPS, "CLUSTER", 2, 2, 0},
     {CUDA_STRIPS, "CLUSTER", 4, 16, 0},
     {CUDA_STRIPS, "COOPERATING_BLOCKS", 2, 16, 0},
+    {CUDA_STRIPS, "COOPERATING_BLOCKS", 33, 999, 0},
+    {CUDA_STRIPS, "HOLD", 1, 99, 0},
     {CUDA_STRIPS, "LATE_HALF", 1, 1, 0},
     {CUDA_STRIPS, "CORRECT", 1, 1, 0},
     {CUDA_STRIPS, "DEPTH", 1, 1, 0},

@@ -59,7 +59,35 @@ template <bool SCALED> struct thread_sums {
         }
     }
 
-    /* Parts from PART_NUMBER on, as they come. */
+    /* A chunk, whose squares are added to `squares`. */
+    __device__ __forceinline__ void add(const chunk<X_BYTES> &c, thread_sum *squares) {
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            const float x = element<X_TYPE>(c.word, i);
+            thread_sum d = SCALED ? x * scale[i / EACH] : x;
+            if (LAYER) {
+                d -= out[i / EACH].pivot;
+                a[i] += d;
+            }
+            squares[i] = multiply_add(d, d, squares[i]);
+        }
+    }
+
+    /* The loose steps. */
+    __device__ __forceinline__ void add_loose(const groups_args &args) {
+        if constexpr (HAS_LOOSE) {
+            thread_sum own[WIDTH], *const squares = APART ? own : b;
+#pragma unroll
+            for (int i = 0; APART && i < WIDTH; i++)
+                own[i] = 0;
+            read_loose<false>(args, p, [&](int, const chunk<X_BYTES> &c, const chunk<DY_BYTES> &) { add(c, squares); });
+#pragma unroll
+            for (int i = 0; APART && i < WIDTH; i++)
+                b[i] += own[i];
+        }
+    }
+
+    /* Held parts from PART_NUMBER on, as they come. */
     template <int PART_NUMBER> __device__ __forceinline__ void add_parts(int count) {
         copy_async_wait<PARTS - 1 - PART_NUMBER>();
         if (PART_NUMBER == 0 && LAYER)
@@ -72,16 +100,7 @@ template <bool SCALED> struct thread_sums {
 #pragma unroll(SCALED ? 1 : 2)
         for (int k = PART_NUMBER * PART; k < end; k++) {
             const auto c = load(k);
-#pragma unroll
-            for (int i = 0; i < WIDTH; i++) {
-                const float x = element<X_TYPE>(c.word, i);
-                thread_sum d = SCALED ? x * scale[i / EACH] : x;
-                if (LAYER) {
-                    d -= out[i / EACH].pivot;
-                    a[i] += d;
-                }
-                squares[i] = multiply_add(d, d, squares[i]);
-            }
+            add(c, squares);
         }
 #pragma unroll
         for (int i = 0; APART && i < WIDTH; i++)
@@ -92,12 +111,14 @@ template <bool SCALED> struct thread_sums {
 };
 
 template <bool SCALED>
-__device__ __forceinline__ void sum_thread(const strip_place &p, const float *scale, column *out) {
+__device__ __forceinline__ void sum_thread(const groups_args &args, const strip_place &p, const float *scale,
+                                           column *out) {
     thread_sums<SCALED> s = {p, scale, out, {}, {}};
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++)
         out[j].pivot = 0;
-    s.template add_parts<0>(p.steps);
+    s.template add_parts<0>(held_of(p));
+    s.add_loose(args);
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
         out[j].a = tree_sum<EACH>(s.a + j * EACH);
@@ -227,7 +248,7 @@ __device__ __forceinline__ void find_moments(const groups_args &args, const stri
     for (int j = 0; SCALED && j < COLUMNS; j++)
         scale[j] = p.steps ? found_of((p.chunk * WIDTH + j * EACH) / DEPTH)[3] : 1;
     expect_mail(m, p, round);
-    sum_thread<SCALED>(p, scale, own);
+    sum_thread<SCALED>(args, p, scale, own);
     sum_warp(p, own);
     if (CLUSTER > 1)
         cluster_wait();
@@ -261,8 +282,7 @@ __device__ __forceinline__ void write_forward(const groups_args &args, const str
         /* The rest of the mean comes in with the bias. */
         bias[i] = LAYER ? multiply_add(-found[1], scale[i], w.bias[i]) : w.bias[i];
     }
-    write_steps(p, next, [&](int k) {
-        const auto c = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
+    const auto write = [&](int k, const chunk<X_BYTES> &c) {
         float v[WIDTH];
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
@@ -273,7 +293,9 @@ __device__ __forceinline__ void write_forward(const groups_args &args, const str
         }
         store_chunk<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE),
                                            pack<OUT_TYPE, WIDTH>(v));
-    });
+    };
+    read_loose<true>(args, p, [&](int k, const chunk<X_BYTES> &x, const chunk<DY_BYTES> &) { write(k, x); });
+    write_steps(p, next, [&](int k) { write(k, load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k))); });
 }
 
 /* Returns the place in the strip `after` this, of which a block that lives on has asked for its

@@ -1,7 +1,7 @@
 /*
  * Norms over groups of channels of images stored by pixel, in one read. Some blocks take a strip of an
  * image: TILE_CHANNELS channels, whole groups, of every pixel. A block has PIECE pixels of it in shared
- * memory; a thread has a chunk of WIDTH channels of every STEP-th pixel, which it alone copies, sums and
+ * memory, or most of them; a thread has a chunk of WIDTH channels of every STEP-th pixel, which it alone copies, sums and
  * writes, so that threads wait for each other only where sums meet: over the pixels of a warp by shuffles,
  * over warps by shared memory, over the strip's blocks by messages. Forward (PASS 0) or backward (1).
  *
@@ -16,11 +16,14 @@
  * the others. Sums run along fixed trees. Forward sums are about pivots, and the mean stays a pair; strips
  * with a row whose squares leave float's range are summed again, such rows scaled by a power of two.
  *
+ * HOLD: where a block has no room for all steps of its threads, so many wait in shared memory; the others, the loose
+ * ones, are read again for the output, from the L2 if they are few.
+ *
  * Constants: PASS KIND ACTIVATION GROUPS DEPTH PIXELS COLS (channels of an image) TILE_CHANNELS PIECE WIDTH LANES
- * (chunks of a pixel of a strip) PLANES (pixels of a warp at a time) WARPS CLUSTER COOPERATING_BLOCKS LATE_HALF
- * (the later half of the blocks begins after the barrier) CORRECT WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS,
- * the dtypes, X_ACCESS DY_ACCESS Y_ACCESS DX_ACCESS DSUM_ACCESS (alignments of a strip in bytes). DSUM_TYPE as in
- * groups.cu.
+ * (chunks of a pixel of a strip) PLANES (pixels of a warp at a time) WARPS HOLD (0: all steps) CLUSTER
+ * COOPERATING_BLOCKS LATE_HALF (the later half of the blocks begins after the barrier) CORRECT WEIGHT_OFFSET
+ * MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS DY_ACCESS Y_ACCESS DX_ACCESS DSUM_ACCESS (alignments of a
+ * strip in bytes). DSUM_TYPE as in groups.cu.
  */
 #include "group_words.cu"
 #include "strip_tiles.cu"
