@@ -66,6 +66,7 @@ static int64_t cut_large(cuda_spec *spec, const struct cuda_limits *limits, int 
     const bool columns = is_backward(spec) && strips_together(spec) == 1;
     c->warps = fit > 1 ? t->large_pair_warps : columns ? t->large_column_warps : t->large_warps;
     c->hold = held_steps(spec, strips_room(limits) / fit);
+    c->ahead = fit == 1;
     const int64_t loose = c->hold < 0 ? INT64_MAX : loose_bytes(spec, at_once);
     if (loose > t->large_loose_bytes)
         return 0;

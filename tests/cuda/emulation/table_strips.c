@@ -163,3 +163,41 @@ void table_strips_large(void) {
         emulate_case(c);
     }
 }
+
+/* Of strips that a block takes one after the other most is summed before the one in front of it is
+ * written: parts of all numbers, all held or not, an activation whose gradient is kept or not. */
+void table_strips_ahead(void) {
+    static const struct {
+        int64_t shape[4];
+        int multiprocessors, shared;
+    } works[] = {
+        {{2, 16, 4, 2600}, 2, 180000}, {{2, 12, 1, 3000}, 2, 100000}, {{2, 3, 20, 1700}, 2, 70000},
+        {{3, 8, 4, 4001}, 3, 120000},  {{1, 40, 2, 1499}, 2, 160000},
+    };
+    static const numbers of[] = {NORMAL, MEAN_1E4, OUTLIER, MEAN_100};
+    enum { WORKS = sizeof works / sizeof *works };
+    summed_ahead = true;
+    for (int i = 0; i < 3 * WORKS; i++)
+        for (int pass = 0; pass < 2; pass++) {
+            const int which = i % WORKS;
+            norm_case c = groups_of(both[pass], i % 7 == 6 ? PLANISH_RMS : PLANISH_LAYER,
+                                    works[which].shape, true, types[(i / WORKS + i + pass) % 3]);
+            set_device(90, works[which].multiprocessors);
+            limits.cooperative = limits.max_cluster = 1;
+            limits.shared_per_block = works[which].shared;
+            c.numbers = of[i % 4];
+            if (i % 3 == 1)
+                c.weight = c.grad = F32;
+            if (i % 4 == 1) {
+                c.activation = i % 8 == 1 ? PLANISH_SILU : PLANISH_GELU;
+                c.stats = F64;
+            }
+            emulate_case(c);
+        }
+    norm_case c = groups_of(PLANISH_FORWARD, PLANISH_LAYER, works[0].shape, true, BF16);
+    c.numbers = SCALE_MIXED;
+    emulate_case(c);
+    without_clusters = true;
+    table_strips_as_planned();
+    without_clusters = summed_ahead = false;
+}

@@ -127,6 +127,7 @@ static struct variant {
     {CUDA_STRIPS, "COOPERATING_BLOCKS", 2, 16, 0},
     {CUDA_STRIPS, "COOPERATING_BLOCKS", 33, 999, 0},
     {CUDA_STRIPS, "HOLD", 1, 99, 0},
+    {CUDA_STRIPS, "AHEAD", 1, 1, 0},
     {CUDA_STRIPS, "LATE_HALF", 1, 1, 0},
     {CUDA_STRIPS, "CORRECT", 1, 1, 0},
     {CUDA_STRIPS, "DEPTH", 1, 1, 0},

@@ -53,41 +53,54 @@ __device__ __forceinline__ void add_gradient(const chunk<X_BYTES> &x, const chun
     }
 }
 
-/* The sums of the thread's held steps: parts from PART_NUMBER on, as they
- * come. */
-template <int PART_NUMBER>
-__device__ __forceinline__ void add_gradients(const strip_place &p, const saved &s, const affine &w,
-                                              int count, float (*v)[WIDTH]) {
-    const u32 tile = shared_address(dynamic_shared);
-    copy_async_wait<PARTS - 1 - PART_NUMBER>();
-    const int end = least(count, (PART_NUMBER + 1) * PART);
-#pragma unroll(TIGHT && KEPT ? 1 : 2)
-    for (int k = PART_NUMBER * PART; k < end; k++) {
-        const auto x = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
-        const auto dy = load_from_shared<DY_BYTES>(chunk_at<DY_BYTES>(tile + DY_AT, p, k));
-        float g[WIDTH];
-        add_gradient(x, dy, s, w, v, g);
-        if constexpr (KEPT)
-            store_to_shared<DY_BYTES>(chunk_at<DY_BYTES>(tile + DY_AT, p, k), pack<DY_TYPE, WIDTH>(g));
+/* A thread's sums of a strip. With AHEAD those of its first parts are made while the strip before it is written. */
+struct begun_gradients {
+    float v[3][WIDTH];
+    affine w; /* of what deviation_of gives */
+
+    __device__ __forceinline__ void begin(const saved &s, const affine &of) {
+        w = of;
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            v[0][i] = v[1][i] = v[2][i] = 0;
+            if (ACTIVE && SCALES_LAST)
+                w.weight[i] *= s.rstd[i / EACH];
+        }
     }
-    if constexpr (PART_NUMBER + 1 < PARTS)
-        add_gradients<PART_NUMBER + 1>(p, s, w, count, v);
+    /* A part of the held steps, which has come. */
+    __device__ __forceinline__ void add(const strip_place &p, const saved &s, int part) {
+        const u32 tile = shared_address(dynamic_shared);
+        const int end = least(held_of(p), (part + 1) * PART);
+#pragma unroll(TIGHT && KEPT ? 1 : 2)
+        for (int k = part * PART; k < end; k++) {
+            const auto x = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
+            const auto dy = load_from_shared<DY_BYTES>(chunk_at<DY_BYTES>(tile + DY_AT, p, k));
+            float g[WIDTH];
+            add_gradient(x, dy, s, w, v, g);
+            if constexpr (KEPT)
+                store_to_shared<DY_BYTES>(chunk_at<DY_BYTES>(tile + DY_AT, p, k), pack<DY_TYPE, WIDTH>(g));
+        }
+    }
+};
+
+/* Parts [PART_NUMBER, END), as they come. */
+template <int PART_NUMBER, int END>
+__device__ __forceinline__ void add_gradients(const strip_place &p, const saved &s, begun_gradients &sums) {
+    if constexpr (PART_NUMBER < END) {
+        copy_async_wait<PARTS - 1 - PART_NUMBER>();
+        sums.add(p, s, PART_NUMBER);
+        add_gradients<PART_NUMBER + 1, END>(p, s, sums);
+    }
 }
 
-/* The same of each of the warp's channels. */
+/* The sums of each of the warp's channels, from those that were begun. */
 __device__ __forceinline__ void sum_channels(const groups_args &args, const strip_place &p, const saved &s,
-                                             affine w) {
-    float v[3][WIDTH];
-#pragma unroll
-    for (int i = 0; i < WIDTH; i++) {
-        v[0][i] = v[1][i] = v[2][i] = 0;
-        if (ACTIVE && SCALES_LAST)
-            w.weight[i] *= s.rstd[i / EACH];
-    }
-    add_gradients<0>(p, s, w, held_of(p), v);
+                                             begun_gradients &sums) {
+    float(&v)[3][WIDTH] = sums.v;
+    add_gradients<PARTS_AHEAD, PARTS>(p, s, sums);
     read_loose<false>(args, p, [&](int, const chunk<X_BYTES> &x, const chunk<DY_BYTES> &dy) {
         float g[WIDTH];
-        add_gradient(x, dy, s, w, v, g);
+        add_gradient(x, dy, s, sums.w, v, g);
     });
 #pragma unroll
     for (int j = 0; j < (CORRECT ? 3 : 2); j++)
@@ -224,9 +237,10 @@ __device__ __forceinline__ void write_held_dx(const strip_place &p, const saved 
     }
 }
 
+template <typename part_taker>
 __device__ __forceinline__ void write_backward(const groups_args &args, const strip_place &p,
                                                const saved &s, const affine &w,
-                                               const filling &next) {
+                                               const filling &next, const part_taker &take) {
     char *out = (char *)args.out + p.image * args.out_image + first_byte<OUT_TYPE>(p);
     dx_factors f;
     if (!COOPERATIVE && !p.steps)
@@ -251,27 +265,38 @@ __device__ __forceinline__ void write_backward(const groups_args &args, const st
     if constexpr (HAS_DSUM)
         write_steps_with_dsum(args, p, next, [&](int k, const chunk<DSUM_BYTES> &dsum) {
             write_held_dx(p, s, w, f, out, k, dsum);
-        });
+        }, take);
     else
-        write_steps(p, next, [&](int k) { write_held_dx(p, s, w, f, out, k); });
+        write_steps(p, next, [&](int k) { write_held_dx(p, s, w, f, out, k); }, take);
 }
 
-/* Returns the place in the strip `after` this, whose moments `s` becomes. */
+/* Begins with the first strip of a block. */
+__device__ __forceinline__ void begin_backward(const groups_args &args, const strip_place &p, const saved &s,
+                                               begun_gradients &sums) {
+    sums.begin(s, ACTIVE ? affine_of(args, p) : affine());
+    add_gradients<0, PARTS_AHEAD>(p, s, sums);
+}
+
+/* Returns the place in the strip `after` this, whose moments `s` becomes, and `sums` what was begun of it. */
 __device__ __forceinline__ strip_place backward_strip(const groups_args &args, const strip_place &p,
-                                                      saved &s, i64 after, mailbox &m, u32 &round) {
+                                                      saved &s, begun_gradients &sums, i64 after, mailbox &m,
+                                                      u32 &round) {
     affine w;
     expect_mail(m, p, round);
     if constexpr (HAS_DSUM)
         prefetch_dsum(args, p);
-    if (ACTIVE) /* else they are asked for while the sums are on their way */
-        w = affine_of(args, p);
-    sum_channels(args, p, s, w);
+    if (!AHEAD) {
+        if (ACTIVE) /* else they are asked for while the sums are on their way */
+            w = affine_of(args, p);
+        sums.begin(s, w);
+    }
+    sum_channels(args, p, s, sums);
     if (CLUSTER > 1)
         cluster_wait();
     __syncthreads();
     for (int g = p.warp * (WARP / SEND); g < p.groups; g += WARPS * (WARP / SEND))
         send_gradients(args, m, p, g + p.lane / SEND, round);
-    if (!STAGED && !ACTIVE)
+    if (AHEAD || (!STAGED && !ACTIVE))
         w = affine_of(args, p);
     const strip_place then = place_of(after);
     const saved next = COOPERATIVE ? saved_of(args, then) : s;
@@ -284,7 +309,9 @@ __device__ __forceinline__ strip_place backward_strip(const groups_args &args, c
     round++;
     if (STAGED) /* again, if there is an activation: in between others take their registers */
         w = affine_of(args, p);
-    write_backward(args, p, s, w, filling(args, then));
+    if (AHEAD)
+        sums.begin(next, ACTIVE ? affine_of(args, then) : affine());
+    write_backward(args, p, s, w, filling(args, then), [&](int part) { sums.add(then, next, part); });
     if (WANT_DWEIGHT || WANT_DBIAS) {
         write_partials(args, p);
         if (COOPERATIVE && after != NO_STRIP)

@@ -12,9 +12,10 @@ __device__ __forceinline__ void prefetch_dsum(const groups_args &args, const str
 }
 
 /* write_steps() of what takes a step's chunk of dsum, too: write(k, chunk). */
-template <typename step_writer>
+template <typename step_writer, typename part_taker>
 __device__ __forceinline__ void write_steps_with_dsum(const groups_args &args, const strip_place &p,
-                                                      const filling &next, const step_writer &write) {
+                                                      const filling &next, const step_writer &write,
+                                                      const part_taker &take) {
     constexpr int ASKED = DSUM_BYTES > 8 || COOPERATIVE ? 2 : 4;
     const char *from = (const char *)args.dsum + p.image * args.dsum_image + first_byte<DSUM_TYPE>(p);
     const int held = held_of(p), steps = COOPERATIVE ? most(held, held_of(next.p)) : held;
@@ -38,7 +39,7 @@ __device__ __forceinline__ void write_steps_with_dsum(const groups_args &args, c
             }
         }
         if (COOPERATIVE)
-            copy_async_commit();
+            take_part_before(part, take);
     }
 }
 

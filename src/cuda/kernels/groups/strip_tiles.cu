@@ -13,6 +13,8 @@ constexpr bool HAS_LOOSE = HELD < STEPS;
  * that pivots are found from. */
 constexpr int PARTS = HELD >= 13 ? 4 : HELD >= 10 ? 3 : HELD >= 8 ? 2 : 1;
 constexpr int PART = ceil_div(HELD, PARTS);
+/* Of a strip these are summed before the one in front of it has been written. */
+constexpr int PARTS_AHEAD = AHEAD ? PARTS - 1 : 0;
 
 /* A chunk's columns: neighbours of one group, which have one pivot and one sum. */
 __device__ constexpr int gcd(int a, int b) { return b ? gcd(b, a % b) : a; }
@@ -239,11 +241,21 @@ __device__ __forceinline__ affine affine_of(const groups_args &args, const strip
 /* Whether a thread with a pixel of one strip has one of every other. */
 constexpr bool ALWAYS_THERE = COLS % TILE_CHANNELS == 0;
 
+/* What follows a part that was asked for: with AHEAD the one before it has come, and take(that) is called. */
+template <typename part_taker>
+__device__ __forceinline__ void take_part_before(int part, const part_taker &take) {
+    copy_async_commit();
+    if (AHEAD && part > 0) {
+        copy_async_wait<1>();
+        take(part - 1);
+    }
+}
+
 /* Calls write(k) for the thread's held steps. A block that lives on asks for each chunk of the `next` strip
  * as soon as its place is free. */
-template <typename step_writer>
+template <typename step_writer, typename part_taker>
 __device__ __forceinline__ void write_steps(const strip_place &p, const filling &next,
-                                            const step_writer &write) {
+                                            const step_writer &write, const part_taker &take) {
     if constexpr (!COOPERATIVE) {
 #pragma unroll 2
         for (int k = 0; k < held_of(p); k++)
@@ -259,7 +271,7 @@ __device__ __forceinline__ void write_steps(const strip_place &p, const filling 
                     write(k);
                 next.ask(k);
             }
-            copy_async_commit();
+            take_part_before(part, take);
         }
     }
 }
