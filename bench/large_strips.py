@@ -49,13 +49,13 @@ def strip(s: Shape, tile: int, fit: int, at_once: int, warps: int) -> dict[str, 
         return {}
     found = {"COOPERATING_BLOCKS": blocks, "CLUSTER": 1, "TILE_CHANNELS": tile, "LANES": lanes}
     found |= {"PLANES": planes, "PIECE": piece, "WARPS": warps, "MIN_BLOCKS": fit}
-    return found | {"HOLD": held if loose else 0}
+    return found | {"HOLD": held if loose else 0}  # plans without strips have no such constants
 
 
 def variants(s: Shape) -> list[dict[str, int]]:
     """Those that have room and leave no great part of it empty."""
     found: list[dict[str, int]] = []
-    if s.what != "groups" or s.layout != "nhwc":
+    if s.what != "groups" or s.layout != "nhwc" or s.silu:
         return found
     size = 4 if s.dtype == "f32" else 2
     for tile in sorted({b // size for b in (32, 64, 128, 256)} | {80}):
@@ -71,5 +71,6 @@ def variants(s: Shape) -> list[dict[str, int]]:
                 for warps in (16,) if fit == 1 else (12, 10, 8):
                     if c := strip(s, tile, fit, at_once, warps):
                         found.append(c)
+    ahead = [c | {"AHEAD": 1} for c in found if c["WARPS"] in (16, 10)]
     late = [c | {"LATE_HALF": 1} for c in found if c["MIN_BLOCKS"] == 2 and c["WARPS"] == 10]
-    return found + late
+    return [c | {"AHEAD": 0, "LATE_HALF": 0} for c in found] + ahead + late

@@ -27,6 +27,14 @@ static int bytes_moved(const cuda_spec *spec) {
     return bytes_read(spec) + (spec->type[out] == DTYPE_NONE ? 0 : role_bytes(spec, out));
 }
 
+/* Warps of a block, whose registers do not spill. */
+static int warps_of(const strips_tuning *t, const cuda_spec *spec) {
+    const bool columns = strips_together(spec) == 1; /* one for each channel of a chunk */
+    if (spec->min_blocks > 1)
+        return columns ? t->large_pair_column_warps : t->large_pair_warps;
+    return columns ? t->large_column_warps : t->large_warps;
+}
+
 /* Steps of a thread that wait in shared memory, of which a block has so many bytes; 0: all of them,
  * -1: too few. */
 static int held_steps(cuda_spec *spec, int room) {
@@ -63,23 +71,24 @@ static int64_t cut_large(cuda_spec *spec, const struct cuda_limits *limits, int 
     spec->cluster = 1;
     spec->cooperating_blocks = blocks;
     spec->min_blocks = fit;
-    const bool columns = is_backward(spec) && strips_together(spec) == 1;
-    c->warps = fit > 1 ? t->large_pair_warps : columns ? t->large_column_warps : t->large_warps;
+    c->warps = warps_of(t, spec);
     c->hold = held_steps(spec, strips_room(limits) / fit);
     c->ahead = fit == 1;
     const int64_t loose = c->hold < 0 ? INT64_MAX : loose_bytes(spec, at_once);
     if (loose > t->large_loose_bytes)
         return 0;
-    const int64_t strips = ceil_div(c->cols, tile), rounds = ceil_div_i64(strips, at_once);
-    int64_t moved = (int64_t)c->pixels * tile * bytes_moved(spec) * least_i64(at_once, strips);
+    /* One image is to keep every multiprocessor busy. */
+    const int64_t strips = ceil_div(c->cols, tile), now = least_i64(at_once, strips);
+    if (at_once > strips && blocks < limits->multiprocessors)
+        return 0;
+    int64_t moved = now * c->pixels * tile * bytes_moved(spec);
     if (tile * role_bytes(spec, ROLE_X) < t->strip_bytes && tile < c->cols)
         moved += moved / 4; /* sectors by themselves */
-    /* Where a multiprocessor has blocks of two strips, one moves what it has while the other waits.
-     */
+    /* A block moves what it has while that of another strip waits. */
     const int64_t wait = t->large_wait_bytes / (fit > 1 && at_once > 1 ? 2 : 1);
-    const int64_t messages = (int64_t)(tile / c->depth) * blocks * blocks * at_once *
-                             (int64_t)strips_message_bytes(spec);
-    return rounds * (moved + loose / 2 + wait + messages);
+    const int64_t messages =
+        now * (tile / c->depth) * blocks * blocks * (int64_t)strips_message_bytes(spec);
+    return ceil_div_i64(strips, at_once) * (moved + loose + wait + messages);
 }
 
 bool strips_large_geometry(cuda_spec *spec, const struct cuda_limits *limits) {

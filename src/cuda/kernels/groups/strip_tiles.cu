@@ -281,7 +281,8 @@ __device__ __forceinline__ void write_steps(const strip_place &p, const filling 
 template <bool FROM_LAST, typename visitor>
 __device__ __forceinline__ void read_loose(const groups_args &args, const strip_place &p, const visitor &visit) {
     if constexpr (HAS_LOOSE) {
-        constexpr int AT_ONCE = (FORWARD ? 6 : 3) - (MIN_BLOCKS * WARPS > 16 ? (FORWARD ? 2 : 1) : 0);
+        constexpr bool FEW_REGISTERS = MIN_BLOCKS * WARPS > 16;
+        constexpr int AT_ONCE = FORWARD ? (FEW_REGISTERS ? 3 : 6) : FEW_REGISTERS ? 2 : 3;
         const filling from(args, p);
 #pragma unroll 1
         for (int k = HELD; k < p.steps; k += AT_ONCE) {
