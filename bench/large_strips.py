@@ -2,7 +2,8 @@
 
     python bench/gpu_channels.py large --dtype bf16 --variants bench/large_strips.py --only nhwc
 
-Every width of a strip, number of strips at once and of blocks in a multiprocessor that has room.
+The kernels without blocks anywhere, and every width of a strip, number of strips at once and of
+blocks in a multiprocessor that has room.
 """
 
 from __future__ import annotations
@@ -73,4 +74,5 @@ def variants(s: Shape) -> list[dict[str, int]]:
                         found.append(c)
     ahead = [c | {"AHEAD": 1} for c in found if c["WARPS"] in (16, 10)]
     late = [c | {"LATE_HALF": 1} for c in found if c["MIN_BLOCKS"] == 2 and c["WARPS"] == 10]
-    return [c | {"AHEAD": 0, "LATE_HALF": 0} for c in found] + ahead + late
+    found = [c | {"AHEAD": 0, "LATE_HALF": 0} for c in found]
+    return [{"COOPERATING_BLOCKS": 1}, *found, *ahead, *late]  # without blocks anywhere first
