@@ -35,10 +35,12 @@ static int64_t pieces_of(const cuda_spec *spec) {
     return reads_once(spec) ? 0 : ceil_div(c->pixels, c->piece);
 }
 
+/* Rounded, as words of mail may follow. */
 static size_t sums_bytes(const cuda_plan *plan) {
     const cuda_spec *spec = &plan->main;
     const groups_constants *c = &spec->groups;
-    return (size_t)images_of(plan) * (size_t)pieces_of(spec) * 3 * (size_t)c->cols * sizeof(float);
+    return round_up((size_t)images_of(plan) * (size_t)pieces_of(spec) * 3 * (size_t)c->cols *
+                    sizeof(float));
 }
 
 static size_t moments_bytes(const cuda_plan *plan) {

@@ -228,6 +228,12 @@ bool strips_shared_geometry(cuda_spec *spec, int64_t images, const struct cuda_l
     cuda_spec small = *spec, shared = *spec;
     if (cut_small_blocks(&small, limits) || !is_large(spec, limits) || !cut_shared(&shared, limits))
         return false;
+    /* Backward, a block alone in its multiprocessor is slower than smaller ones, two to each. */
+    cuda_spec large = *spec;
+    if (is_backward(&shared) && shared.min_blocks == 1 && strips_large_geometry(&large, limits)) {
+        *spec = large;
+        return true;
+    }
     cuda_spec cluster = shared;
     const bool same = cluster_of_shared(&cluster, limits); /* is `spec`, then */
     const int64_t strips = strips_of(&shared, images);

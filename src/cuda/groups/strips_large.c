@@ -74,6 +74,7 @@ static int64_t cut_large(cuda_spec *spec, const struct cuda_limits *limits, int 
     c->warps = warps_of(t, spec);
     c->hold = held_steps(spec, strips_room(limits) / fit);
     c->ahead = fit == 1;
+    c->late_half = fit > 1;
     const int64_t loose = c->hold < 0 ? INT64_MAX : loose_bytes(spec, at_once);
     if (loose > t->large_loose_bytes)
         return 0;
@@ -81,9 +82,7 @@ static int64_t cut_large(cuda_spec *spec, const struct cuda_limits *limits, int 
     const int64_t strips = ceil_div(c->cols, tile), now = least_i64(at_once, strips);
     if (at_once > strips && blocks < limits->multiprocessors)
         return 0;
-    int64_t moved = now * c->pixels * tile * bytes_moved(spec);
-    if (tile * role_bytes(spec, ROLE_X) < t->strip_bytes && tile < c->cols)
-        moved += moved / 4; /* sectors by themselves */
+    const int64_t moved = now * c->pixels * tile * bytes_moved(spec);
     /* A block moves what it has while that of another strip waits. */
     const int64_t wait = t->large_wait_bytes / (fit > 1 && at_once > 1 ? 2 : 1);
     const int64_t messages =
@@ -97,18 +96,17 @@ bool strips_large_geometry(cuda_spec *spec, const struct cuda_limits *limits) {
     cuda_spec best = *spec;
     if (!t->large_wait_bytes || !limits->cooperative)
         return false;
-    for (int bytes = LINE_BYTES; bytes >= SECTOR; bytes /= 2) {
-        const int tile = strips_tile(spec, bytes);
-        for (int fit = 1; tile && fit <= 2; fit++)
-            for (int at_once = 1; at_once <= t->large_strips; at_once++) {
-                cuda_spec made = *spec;
-                const int64_t cost = cut_large(&made, limits, tile, fit, at_once);
-                if (!cost || (best_cost && cost >= best_cost))
-                    continue;
-                best_cost = cost;
-                best = made;
-            }
-    }
+    /* Narrower strips are slower than two reads. */
+    const int tile = strips_tile(spec, LINE_BYTES);
+    for (int fit = 1; tile && fit <= 2; fit++)
+        for (int at_once = 1; at_once <= t->large_strips; at_once++) {
+            cuda_spec made = *spec;
+            const int64_t cost = cut_large(&made, limits, tile, fit, at_once);
+            if (!cost || (best_cost && cost >= best_cost))
+                continue;
+            best_cost = cost;
+            best = made;
+        }
     best.kernel = CUDA_STRIPS;
     if (best_cost)
         *spec = best;

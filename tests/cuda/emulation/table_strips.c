@@ -162,6 +162,14 @@ void table_strips_large(void) {
         c.eps = c.numbers == SCALE_TINY ? 0 : 1e-5;
         emulate_case(c);
     }
+    /* Words of mail behind the sums of an odd number of channels and pieces. */
+    static const int64_t odd[] = {3, 31, 1, 3001};
+    for (int pass = 0; pass < 2; pass++) {
+        set_device(90, 4);
+        limits.cooperative = limits.max_cluster = 1;
+        limits.shared_per_block = 100000;
+        emulate_case(groups_of(both[pass], PLANISH_LAYER, odd, true, F32));
+    }
 }
 
 /* Of strips that a block takes one after the other most is summed before the one in front of it is
