@@ -115,6 +115,8 @@ const cuda_constant strips_list[] = {
     {"LANES", offsetof(cuda_spec, groups.lanes)},
     {"PLANES", offsetof(cuda_spec, groups.planes)},
     {"WARPS", offsetof(cuda_spec, groups.warps)},
+    {"HOLD", offsetof(cuda_spec, groups.hold)},
+    {"AHEAD", offsetof(cuda_spec, groups.ahead)},
     {"LATE_HALF", offsetof(cuda_spec, groups.late_half)},
     {NULL, 0},
 };

@@ -108,6 +108,8 @@ typedef struct groups_constants {
     int32_t rows;          /* of a tile */
     int32_t out_lies_as_x; /* of tiles */
     int32_t last;
+    int32_t hold;      /* of strips: steps of a thread that wait in shared memory; 0: all */
+    int32_t ahead;         /* of strips over blocks anywhere: summed while others are written */
     int32_t late_half; /* of strips over blocks anywhere: the later half begins after the barrier */
 } groups_constants;
 

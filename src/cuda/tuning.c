@@ -210,6 +210,13 @@ static const gpu_tuning sm_80 = {
             .least_block_bytes = 18 << 10,
             .alone_bytes = 8 << 10,
             .few_squares = 16,
+            .large_wait_bytes = 0,
+            .large_loose_bytes = 32 << 20, /* more than an L2 keeps of them */
+            .large_strips = 8,
+            .large_warps = 16,
+            .large_column_warps = 12,
+            .large_pair_warps = 10,
+            .large_pair_column_warps = 8,
             .few_warps = 8,
             .forward_steps = 12,
             .backward_steps = 4,
@@ -308,6 +315,7 @@ static void sm_90(gpu_tuning *t) {
     t->batch.slab_some_threads = 576;
     t->batch.slab_few_threads = 448;
     t->strips.is_lean = true;
+    t->strips.large_wait_bytes = 12 << 20;
 }
 
 /* Some kernels take more registers than on sm_90 by the compiler's reports, so what fills them to
@@ -323,7 +331,8 @@ static void sm_100(gpu_tuning *t) {
     t->groups.mixed_blocks = 2;
     t->tiles.half_threads = 1024;
     t->strips.is_lean = false;
-    t->batch.held_warps = 0; /* not measured */
+    t->strips.large_wait_bytes = 0; /* not measured */
+    t->batch.held_warps = 0;        /* not measured */
 }
 
 /* Variants of sm_100, of which no report is known. */

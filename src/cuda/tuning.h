@@ -291,6 +291,12 @@ typedef struct strips_tuning {
     int least_block_bytes; /* of a block of a cluster */
     int alone_bytes;       /* of a whole strip, rather */
     int few_squares;       /* of a channel, that a thread adds up */
+    /* Large images, over all of the device (strips_large.c). */
+    int large_wait_bytes;  /* that it moves while blocks wait for each other; 0: there are none */
+    int large_loose_bytes; /* that are read again, at most */
+    int large_strips;      /* at once, at most */
+    int large_warps, large_column_warps; /* of a block, and with a column for each channel; */
+    int large_pair_warps, large_pair_column_warps; /* of one of two in a multiprocessor */
     int few_warps; /* of one of few blocks at most, of at least so many steps of a thread: */
     int forward_steps, backward_steps;
     int column_steps, column_backward_steps; /* of chunks with a column for each channel */

@@ -16,7 +16,7 @@ from axes_cases import AnyCase, any_cases
 from batch_cases import batch_cases
 from behind_cases import behind_cases
 from gpu_shim import BACKWARD, FORWARD, LAYER, RMS, ShimError
-from image_cases import image_cases
+from image_cases import image_cases, large_image_cases
 from large_cases import large
 from row_cases import Case, at_once, cooperative_cases, types_of
 from row_tables import cases
@@ -60,6 +60,7 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="a few of everything")
     parser.add_argument("--batch", action="store_true", help="only batch norms and their like")
     parser.add_argument("--images", action="store_true", help="only channels and groups")
+    parser.add_argument("--large-images", action="store_true", help="only groups of large images")
     parser.add_argument(
         "--given", action="store_true", help="the backward, with statistics that are not x's own"
     )
@@ -79,11 +80,14 @@ def main() -> int:
     found += behind_cases(arguments.quick)
     if arguments.batch:
         found = [*batch_cases(arguments.quick)]
+    elif arguments.large_images:
+        found = large_image_cases()
     elif arguments.images:
         found = [*image_cases(arguments.small)]
     else:
         found += [*image_cases(arguments.quick), *batch_cases(arguments.quick)]
-    if arguments.small and not (arguments.images or arguments.batch):
+    some = arguments.images or arguments.batch or arguments.large_images
+    if arguments.small and not some:
         found = small_cases()
     if arguments.given:
         found = [c for c in found if c.direction == BACKWARD]
@@ -108,9 +112,7 @@ def main() -> int:
         if wrong:
             failures += 1
             print(f"WRONG {case.name()}: {'; '.join(wrong)}")
-    for problem in (
-        [] if arguments.images or arguments.batch or arguments.given or first else at_once()
-    ):
+    for problem in [] if some or arguments.given or first else at_once():
         failures += 1
         print(f"WRONG {problem}")
     for name, wrong in large() if arguments.large else []:

@@ -149,3 +149,37 @@ def strip_cases() -> list[AnyCase]:
                         )
                     )
     return out
+
+
+def large_image_cases() -> list[AnyCase]:
+    """Groups of few large images: channels last over all of the device, one strip at a time or
+    several, all of it held or not, strips that are cut, chunks of 8 bytes and less, a slice of five
+    images; those whose groups or channels are not for that; stored by channel."""
+    shapes = [
+        (1, 32, 4, 262144), (1, 32, 8, 65536), (2, 32, 10, 16384), (4, 8, 64, 9216),
+        (4, 32, 1, 262144), (3, 9, 4, 200000), (1, 24, 1, 300007), (2, 3, 44, 100003),
+        (5, 16, 2, 150001), (1, 1, 512, 40000), (1, 3, 11, 262144), (1, 16, 40, 16411),
+    ]  # fmt: skip
+    out = []
+    for i, (images, g, d, hw) in enumerate(shapes):
+        for direction in (FORWARD, BACKWARD):
+            for last, activation in ((True, 0), (True, SILU), (False, 0)):
+                # One image of one channel a group is a batch norm's.
+                named = direction == BACKWARD and last and (images, d) != (1, 1)
+                for dtype in ("f16", "bf16", "f32")[: 3 if last and not activation else 2]:
+                    w = dict.fromkeys(("weight", "bias", "dweight", "dbias"), "f32")
+                    out.append(
+                        AnyCase(
+                            direction,
+                            RMS if i % 5 == 3 and dtype == "bf16" else LAYER,
+                            [images, g, d, hw],
+                            12,
+                            6,
+                            {"x": dtype} | (w if i % 2 or dtype == "f16" else {}),
+                            [0, 3, 1, 2] if last else None,
+                            skew=i % 5 if i % 3 == 2 else 0,
+                            activation=activation,
+                            kernel="cuda groups" if named else "",
+                        )
+                    )
+    return out

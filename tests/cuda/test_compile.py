@@ -37,6 +37,7 @@ from gpu_shim import (
     Plan,
     ShimError,
 )
+from large_plans import large_image_plans
 from part_plans import part_plans
 from stage_plans import stage_plans
 
@@ -346,6 +347,7 @@ def plans(arch: int) -> Iterator[tuple[str, Plan, int]]:
     yield from dsum_plans(arch)
     yield from part_plans(arch)
     yield from batch_plans(arch)
+    yield from large_image_plans(arch)
 
 
 def compile_case(arch: int, index: int) -> tuple[int, list[str]]:

@@ -35,10 +35,12 @@ static int64_t pieces_of(const cuda_spec *spec) {
     return reads_once(spec) ? 0 : ceil_div(c->pixels, c->piece);
 }
 
+/* Rounded, as words of mail may follow. */
 static size_t sums_bytes(const cuda_plan *plan) {
     const cuda_spec *spec = &plan->main;
     const groups_constants *c = &spec->groups;
-    return (size_t)images_of(plan) * (size_t)pieces_of(spec) * 3 * (size_t)c->cols * sizeof(float);
+    return round_up((size_t)images_of(plan) * (size_t)pieces_of(spec) * 3 * (size_t)c->cols *
+                    sizeof(float));
 }
 
 static size_t moments_bytes(const cuda_plan *plan) {
@@ -119,8 +121,9 @@ static bool other_plan_make(cuda_plan *plan, const problem *p, const image_view 
     const groups_constants *c = &spec->groups;
     groups_set_geometry(plan);
     plan->cooperative = plan->main;
-    if (plan->main.kernel != CUDA_STRIPS ||
-        !strips_shared_geometry(&plan->cooperative, v->images, &plan->limits))
+    if (plan->main.kernel == CUDA_STRIPS
+            ? !strips_shared_geometry(&plan->cooperative, v->images, &plan->limits)
+            : !groups_large_geometry(&plan->cooperative, &plan->limits))
         plan->cooperative.kernel = -1;
     groups_plan_size(plan);
     if (spec->want_dweight || spec->want_dbias)
@@ -186,7 +189,7 @@ static int32_t access_of(const cuda_plan *plan, void *const *buffers, role r, in
                             ? (int64_t)(c->depth / spec->cluster) * c->pixels
                             : c->pixels;
     bits |= (uint64_t)(run * bytes);
-    if (plan->main.kernel == CUDA_STRIPS)
+    if (spec->kernel == CUDA_STRIPS)
         bits |= (uint64_t)(c->tile_channels * bytes);
     return common_alignment(bits);
 }
@@ -199,7 +202,7 @@ static cuda_spec variant_of(const cuda_plan *plan, void *const *buffers, int var
     if (!is_backward(spec) && (variant == GROUPS_SUMS || variant == GROUPS_MOMENTS))
         spec->activation = PLANISH_IDENTITY;
     if (variant == GROUPS_MOMENTS) {
-        const int64_t entries = c->depth * (is_backward(spec) ? 1 : pieces_of(&plan->main));
+        const int64_t entries = c->depth * pieces_of(&plan->main);
         c->warps = entries <= 128 ? 1 : entries <= 2048 ? 4 : 16;
         spec->min_blocks = 1;
     }
@@ -222,7 +225,7 @@ static cuda_spec variant_of(const cuda_plan *plan, void *const *buffers, int var
 
 /* Those that are launched, in their order; returns how many. */
 static int variants_of_plan(const cuda_plan *plan, int variants[MOST_VARIANTS]) {
-    const cuda_spec *spec = &plan->main;
+    const cuda_spec *spec = first_of(plan);
     int count = 0;
     if (reads_once(spec)) {
         variants[count++] = spec->groups.variant;
@@ -258,8 +261,8 @@ static int64_t strips_grid(const cuda_plan *plan, int resident) {
 static int64_t grid_of(const cuda_plan *plan, const cuda_spec *spec, int resident) {
     const groups_constants *c = &spec->groups;
     const int64_t pieces = (int64_t)images_of(plan) * pieces_of(&plan->main);
-    int64_t grid =
-        plan->main.kernel == CUDA_STRIPS ? strips_grid(plan, resident) : plan->rows * spec->cluster;
+    int64_t grid = first_of(plan)->kernel == CUDA_STRIPS ? strips_grid(plan, resident)
+                                                         : plan->rows * spec->cluster;
     if (c->variant == GROUPS_IN_TILES)
         return plan->partials * tiles_of_image(first_of(plan)) * spec->cluster;
     if (c->variant == GROUPS_SUMS || c->variant == GROUPS_APPLY)

@@ -100,13 +100,20 @@ static bool row_geometry(cuda_plan *plan) {
     return true;
 }
 
-static bool strip_geometry(cuda_plan *plan) {
-    cuda_spec *spec = &plan->main;
+/* Begins a spec of strips; false where chunks are too narrow for that. */
+static bool begin_strips(cuda_spec *spec) {
     groups_constants *c = &spec->groups;
     c->variant = GROUPS_BY_ROW;
     c->width = width_of(spec, c->cols);
-    return c->width * role_bytes(spec, ROLE_X) >= LEAST_CHUNK &&
-           strips_geometry(&plan->main, &plan->limits);
+    return c->width * role_bytes(spec, ROLE_X) >= LEAST_CHUNK;
+}
+
+bool groups_large_geometry(cuda_spec *spec, const cuda_limits *limits) {
+    cuda_spec made = *spec;
+    if (!spec->groups.last || !begin_strips(&made) || !strips_large_geometry(&made, limits))
+        return false;
+    *spec = made;
+    return true;
 }
 
 /* Channels of an image in equal strips of at most most_lanes chunks, where they divide so. */
@@ -143,6 +150,7 @@ static void piece_geometry(cuda_plan *plan) {
 void groups_set_geometry(cuda_plan *plan) {
     const cuda_spec *spec = &plan->main;
     const groups_constants *c = &spec->groups;
-    if (!(c->last ? strip_geometry(plan) : is_backward(spec) && row_geometry(plan)))
+    if (!(c->last ? begin_strips(&plan->main) && strips_geometry(&plan->main, &plan->limits)
+                  : is_backward(spec) && row_geometry(plan)))
         piece_geometry(plan);
 }

@@ -7,6 +7,10 @@
 /* Sets the geometry of a plan whose main kernel images_describe and groups.c began. */
 void groups_set_geometry(cuda_plan *plan);
 
+/* The same of a kernel of large images that runs in its place where the device holds all its blocks
+ * at once; false, and nothing set, where there is none. */
+bool groups_large_geometry(cuda_spec *spec, const cuda_limits *limits);
+
 size_t groups_shared_bytes(const cuda_spec *spec);
 
 #endif

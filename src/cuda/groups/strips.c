@@ -12,129 +12,19 @@
 
 #include "cuda/backend.h"
 #include "cuda/common/integers.h"
-
-enum {
-    LANES = WARP,
-    SECTOR = 32,
-    LINE_BYTES = 128,        /* of a pixel in a strip, where a cluster holds that; else */
-    BLOCK_RESERVE = 1 << 10, /* of shared memory, that a block takes beside its own */
-    MAILBOX_BYTES = 128      /* its place in a cluster's blocks, whose tiles begin on a line */
-};
-
-static int gcd(int a, int b) {
-    return b ? gcd(b, a % b) : a;
-}
+#include "cuda/groups/strips_cut.h"
 
 static bool is_backward(const cuda_spec *spec) {
     return spec->pass == PLANISH_BACKWARD;
-}
-
-/* Channels of a chunk that have their sums together: neighbours, of one group wherever they lie. */
-static int channels_together(const cuda_spec *spec) {
-    const groups_constants *c = &spec->groups;
-    return gcd(c->depth, c->width);
-}
-
-/* Forward rows that may leave float's range are summed twice. */
-static bool sums_again(const cuda_spec *spec) {
-    return !is_backward(spec) &&
-           (spec->type[ROLE_X] == DTYPE_F32 || spec->type[ROLE_X] == DTYPE_BF16);
-}
-
-/* What blocks tell each other of a group: four values, of which one is unused. */
-static size_t message_bytes(const cuda_spec *spec) {
-    return spec->type[ROLE_X] == DTYPE_F32 ? 4 * sizeof(double) : 4 * sizeof(float);
-}
-
-size_t strips_shared_bytes(const cuda_spec *spec) {
-    const groups_constants *c = &spec->groups;
-    const size_t chunks = (size_t)c->piece * (size_t)c->lanes * (size_t)c->width;
-    const size_t tiles =
-        round_up(chunks * (size_t)role_bytes(spec, ROLE_X)) +
-        (is_backward(spec) ? round_up(chunks * (size_t)role_bytes(spec, ROLE_DY)) : 0);
-    const int together = is_backward(spec) ? 1 : channels_together(spec);
-    const int kinds = is_backward(spec) && !spec->correct ? 2 : 3;
-    const size_t sums =
-        round_up((size_t)(kinds * c->warps * c->tile_channels / together) * sizeof(float));
-    const size_t groups = (size_t)(c->tile_channels / c->depth);
-    const size_t mail = spec->cluster == 1 ? 0 : message_bytes(spec) * (size_t)spec->cluster;
-    const bool in_shared =
-        spec->cooperating_blocks <= 1 && (spec->cluster == 1 || channels_together(spec) == 1);
-    const size_t staging =
-        in_shared ? 2 * (size_t)c->tile_channels + (is_backward(spec) ? 3 * groups : 0) : 0;
-    return tiles + sums + groups * (mail + 4 * sizeof(float)) + staging * sizeof(float);
-}
-
-/* Channels of a strip: the fewest that are whole groups and chunks and `bytes` of a pixel, best
- * such that strips are alike and end with a sector; 0 where a warp does not hold a pixel of it. */
-static int tile_of(const cuda_spec *spec, int bytes) {
-    const groups_constants *c = &spec->groups;
-    const int each = role_bytes(spec, ROLE_X), widest = least(c->cols, LANES * c->width);
-    if (c->depth > widest)
-        return 0;
-    const int unit = c->depth / gcd(c->depth, c->width) * c->width;
-    int found = 0, best = 0;
-    for (int tile = unit; tile <= widest; tile += unit) {
-        const int merit = 1 + 2 * (c->cols % tile == 0) + (tile * each % SECTOR == 0);
-        const bool wide = tile * each >= bytes || tile == c->cols;
-        if (wide && merit > best) {
-            best = merit;
-            found = tile;
-        }
-    }
-    return found;
-}
-
-/* What a block takes of its multiprocessor's shared memory. */
-static int block_bytes(const cuda_spec *spec) {
-    const size_t mailbox = spec->cluster > 1 ? MAILBOX_BYTES : 0;
-    const size_t bytes = strips_shared_bytes(spec) + mailbox + BLOCK_RESERVE;
-    return bytes < INT32_MAX ? (int)bytes : INT32_MAX;
-}
-
-/* Cuts strips of `tile` channels into `cluster` pieces. Returns a block's bytes of shared memory; 0
- * where a block would be without a pixel. */
-static int cut(const strips_tuning *t, cuda_spec *spec, int tile, int cluster) {
-    groups_constants *c = &spec->groups;
-    c->tile_channels = tile;
-    c->lanes = tile / c->width;
-    c->planes = LANES / c->lanes;
-    spec->cluster = cluster;
-    spec->cooperating_blocks = 1;
-    c->piece = ceil_div(c->pixels, cluster);
-    c->warps = t->most_warps;
-    const int bytes = block_bytes(spec);
-    return (cluster - 1) * c->piece < c->pixels && bytes < INT32_MAX ? bytes : 0;
-}
-
-/* Warps of a multiprocessor whose registers do not spill: fewer where a chunk has columns of its
- * own for every channel, with weights and biases for an activation even more, or may be summed
- * again by lanes that a warp is no multiple of, or goes through the normal distribution, and by
- * assemblers other than sm_90's. */
-static int most_warps(const strips_tuning *t, const cuda_spec *spec) {
-    const groups_constants *c = &spec->groups;
-    const bool alone = channels_together(spec) == 1, many = is_backward(spec) || alone;
-    const bool uneven = spec->type[ROLE_X] == DTYPE_BF16 && WARP % c->lanes;
-    const bool again = sums_again(spec) && (uneven || !t->is_lean);
-    const bool held = is_backward(spec) && alone && spec->activation != PLANISH_IDENTITY;
-    const int normal = spec->activation != PLANISH_GELU   ? 0
-                       : is_backward(spec) && !t->is_lean ? 2
-                                                          : 1;
-    return (many ? t->many_warps : t->forward_warps) -
-           t->spilling * (again + (held || !t->is_lean) + normal);
-}
-
-static int room_of(const struct cuda_limits *limits) {
-    return limits->shared_per_block + BLOCK_RESERVE;
 }
 
 /* A strip of whole lines over eight blocks that leaves no room for four of them. */
 static bool is_large(const cuda_spec *spec, const struct cuda_limits *limits) {
     const strips_tuning *t = &limits->tuning->strips;
     cuda_spec made = *spec;
-    const int tile = tile_of(&made, LINE_BYTES);
+    const int tile = strips_tile(&made, LINE_BYTES);
     return limits->max_cluster >= t->most_cluster && tile &&
-           cut(t, &made, tile, t->some_cluster) > room_of(limits) / 4;
+           strips_pieces(t, &made, tile, t->some_cluster) > strips_room(limits) / 4;
 }
 
 /* Channels of strips over few blocks: a line wide or little less, in whole sectors; several lines
@@ -143,14 +33,14 @@ static int small_tile_of(const strips_tuning *t, const cuda_spec *spec) {
     const groups_constants *c = &spec->groups;
     const int each = role_bytes(spec, ROLE_X);
     const int64_t pixels = (int64_t)c->pixels * each * (is_backward(spec) ? 2 : 1);
-    int tile = tile_of(spec, LINE_BYTES);
-    const int narrow = tile * each > LINE_BYTES ? tile_of(spec, t->strip_bytes) : tile;
+    int tile = strips_tile(spec, LINE_BYTES);
+    const int narrow = tile * each > LINE_BYTES ? strips_tile(spec, t->strip_bytes) : tile;
     if (narrow * each % SECTOR == 0)
         tile = narrow;
     for (int bytes = 2 * LINE_BYTES; tile && tile * pixels < t->alone_bytes; bytes *= 2) {
-        const int wider = tile_of(spec, bytes), planes = LANES * c->width / most(wider, 1);
+        const int wider = strips_tile(spec, bytes), planes = LANES * c->width / most(wider, 1);
         /* Not where a warp would add up too many squares of a channel one after the other. */
-        const bool few = channels_together(spec) > 1 || c->pixels <= t->few_squares * planes;
+        const bool few = strips_together(spec) > 1 || c->pixels <= t->few_squares * planes;
         if (wider <= tile || !few)
             break;
         tile = wider;
@@ -162,7 +52,7 @@ static int small_tile_of(const strips_tuning *t, const cuda_spec *spec) {
  * most where chunks have a column for each channel. */
 static int few_warps(const strips_tuning *t, const cuda_spec *spec) {
     const groups_constants *c = &spec->groups;
-    const bool columns = 4 * channels_together(spec) < c->width;
+    const bool columns = 4 * strips_together(spec) < c->width;
     const int steps = is_backward(spec) ? columns ? t->column_backward_steps : t->backward_steps
                       : columns         ? t->column_steps
                                         : t->forward_steps;
@@ -178,18 +68,18 @@ static bool cut_few(cuda_spec *spec, const struct cuda_limits *limits) {
     const int tile = small_tile_of(t, spec);
     if (!tile)
         return false;
-    const bool alone = channels_together(spec) == 1,
-               many = alone || tile / c->depth > t->few_groups;
+    const bool alone = strips_together(spec) == 1, many = alone || tile / c->depth > t->few_groups;
     const int wanted = !many                         ? 1 + is_backward(spec)
                        : alone || !is_backward(spec) ? t->some_cluster
                                                      : 4;
     const int few = least(wanted, limits->max_cluster);
     for (int cluster = 1; cluster <= few; cluster *= 2) {
-        if (!cut(t, spec, tile, cluster))
+        if (!strips_pieces(t, spec, tile, cluster))
             return false;
         c->warps = few_warps(t, spec);
-        const int fit = least(limits->tuning->block_slots, room_of(limits) / block_bytes(spec));
-        spec->min_blocks = least(fit, most_warps(t, spec) / c->warps);
+        const int fit =
+            least(limits->tuning->block_slots, strips_room(limits) / strips_block_bytes(spec));
+        spec->min_blocks = least(fit, strips_most_warps(t, spec) / c->warps);
         if (fit >= (many || is_backward(spec) ? 2 : 4))
             return true;
     }
@@ -200,14 +90,15 @@ static bool cut_few(cuda_spec *spec, const struct cuda_limits *limits) {
 static bool cut_small(cuda_spec *spec, const struct cuda_limits *limits) {
     const strips_tuning *t = &limits->tuning->strips;
     groups_constants *c = &spec->groups;
-    const int tile = tile_of(spec, LINE_BYTES);
+    const int tile = strips_tile(spec, LINE_BYTES);
     if (is_backward(spec) || tile / c->depth > t->few_groups)
         return false;
-    const int bytes = cut(t, spec, tile, t->most_cluster);
-    if (!bytes || bytes > room_of(limits) / 4)
+    const int bytes = strips_pieces(t, spec, tile, t->most_cluster);
+    if (!bytes || bytes > strips_room(limits) / 4)
         return false;
     c->warps = role_bytes(spec, ROLE_X) == 2 ? t->small_warps : t->wide_warps;
-    spec->min_blocks = least(room_of(limits) / block_bytes(spec), most_warps(t, spec) / c->warps);
+    spec->min_blocks = least(strips_room(limits) / strips_block_bytes(spec),
+                             strips_most_warps(t, spec) / c->warps);
     return true;
 }
 
@@ -217,12 +108,13 @@ static bool cut_narrow(cuda_spec *spec, const struct cuda_limits *limits) {
     const strips_tuning *t = &limits->tuning->strips;
     groups_constants *c = &spec->groups;
     const bool twice = spec->type[ROLE_X] == DTYPE_BF16;
-    const int tile = tile_of(spec, t->strip_bytes), blocks = twice ? 2 : 3;
-    const int bytes = tile ? cut(t, spec, tile, twice ? t->some_cluster : t->most_cluster) : 0;
-    if (is_backward(spec) || !bytes || bytes > room_of(limits) / blocks)
+    const int tile = strips_tile(spec, t->strip_bytes), blocks = twice ? 2 : 3;
+    const int bytes =
+        tile ? strips_pieces(t, spec, tile, twice ? t->some_cluster : t->most_cluster) : 0;
+    if (is_backward(spec) || !bytes || bytes > strips_room(limits) / blocks)
         return false;
     c->warps = twice ? t->narrow_bf16_warps : t->narrow_warps;
-    spec->min_blocks = least(blocks, most_warps(t, spec) / c->warps);
+    spec->min_blocks = least(blocks, strips_most_warps(t, spec) / c->warps);
     return true;
 }
 
@@ -231,16 +123,16 @@ static bool cut_narrow(cuda_spec *spec, const struct cuda_limits *limits) {
 static bool cut_pairs(cuda_spec *spec, const struct cuda_limits *limits) {
     const strips_tuning *t = &limits->tuning->strips;
     groups_constants *c = &spec->groups;
-    int bytes = cut(t, spec, tile_of(spec, LINE_BYTES), t->some_cluster);
-    if (!bytes || bytes > room_of(limits) / 2) {
-        const int tile = tile_of(spec, t->strip_bytes);
+    int bytes = strips_pieces(t, spec, strips_tile(spec, LINE_BYTES), t->some_cluster);
+    if (!bytes || bytes > strips_room(limits) / 2) {
+        const int tile = strips_tile(spec, t->strip_bytes);
         const int each = role_bytes(spec, ROLE_X);
         const bool good = tile * each % SECTOR == 0 && (each == 4 || tile * each <= LINE_BYTES);
-        bytes = tile && good ? cut(t, spec, tile, t->most_cluster) : 0;
+        bytes = tile && good ? strips_pieces(t, spec, tile, t->most_cluster) : 0;
     }
-    if (!is_backward(spec) || !bytes || bytes > room_of(limits) / 2)
+    if (!is_backward(spec) || !bytes || bytes > strips_room(limits) / 2)
         return false;
-    c->warps = least(t->shared_warps, most_warps(t, spec) / 2);
+    c->warps = least(t->shared_warps, strips_most_warps(t, spec) / 2);
     spec->min_blocks = 2;
     return true;
 }
@@ -264,13 +156,13 @@ static bool cut_small_blocks(cuda_spec *spec, const struct cuda_limits *limits) 
 static bool cut_shared(cuda_spec *spec, const struct cuda_limits *limits) {
     const strips_tuning *t = &limits->tuning->strips;
     groups_constants *c = &spec->groups;
-    const int tile = tile_of(spec, LINE_BYTES), room = room_of(limits);
+    const int tile = strips_tile(spec, LINE_BYTES), room = strips_room(limits);
     int blocks = t->some_cluster;
-    if (cut(t, spec, tile, blocks) > room / 2)
-        cut(t, spec, tile, blocks = t->most_cluster);
+    if (strips_pieces(t, spec, tile, blocks) > room / 2)
+        strips_pieces(t, spec, tile, blocks = t->most_cluster);
     spec->cluster = 1;
     spec->cooperating_blocks = blocks;
-    const int fit = least(2, room / block_bytes(spec));
+    const int fit = least(2, room / strips_block_bytes(spec));
     if (!fit || !limits->cooperative || tile / c->depth * blocks > t->most_messages ||
         limits->multiprocessors * fit < t->least_held * blocks)
         return false;
@@ -278,7 +170,7 @@ static bool cut_shared(cuda_spec *spec, const struct cuda_limits *limits) {
     const int wanted = fit == 1                ? t->most_warps
                        : steps <= t->few_steps ? t->fewer_warps
                                                : t->shared_warps;
-    c->warps = least(wanted, most_warps(t, spec) / fit);
+    c->warps = least(wanted, strips_most_warps(t, spec) / fit);
     spec->min_blocks = fit;
     return true;
 }
@@ -288,7 +180,7 @@ static bool cut_shared(cuda_spec *spec, const struct cuda_limits *limits) {
 static bool cluster_of_shared(cuda_spec *spec, const struct cuda_limits *limits) {
     spec->cluster = spec->cooperating_blocks;
     spec->cooperating_blocks = 1;
-    return spec->min_blocks == 2 && 2 * block_bytes(spec) <= room_of(limits);
+    return spec->min_blocks == 2 && 2 * strips_block_bytes(spec) <= strips_room(limits);
 }
 
 /* Several small blocks to a multiprocessor hide each other's waiting, but messages go from every
@@ -296,20 +188,20 @@ static bool cluster_of_shared(cuda_spec *spec, const struct cuda_limits *limits)
 static bool cut_cluster(cuda_spec *spec, const struct cuda_limits *limits) {
     const strips_tuning *t = &limits->tuning->strips;
     groups_constants *c = &spec->groups;
-    const int room = room_of(limits), whole = least(t->some_cluster, limits->max_cluster);
-    int tile = tile_of(spec, LINE_BYTES), cluster = whole;
-    int bytes = tile ? cut(t, spec, tile, cluster) : 0;
+    const int room = strips_room(limits), whole = least(t->some_cluster, limits->max_cluster);
+    int tile = strips_tile(spec, LINE_BYTES), cluster = whole;
+    int bytes = tile ? strips_pieces(t, spec, tile, cluster) : 0;
     if (!bytes || bytes > room / (is_backward(spec) ? 2 : 4)) {
-        tile = tile_of(spec, t->strip_bytes);
-        bytes = tile ? cut(t, spec, tile, cluster) : 0;
+        tile = strips_tile(spec, t->strip_bytes);
+        bytes = tile ? strips_pieces(t, spec, tile, cluster) : 0;
     }
     while (tile && cluster > 1 && bytes < t->least_block_bytes)
-        bytes = cut(t, spec, tile, cluster /= 2);
+        bytes = strips_pieces(t, spec, tile, cluster /= 2);
     if (bytes > room / 2 && limits->max_cluster > whole)
-        bytes = cut(t, spec, tile, cluster = 2 * whole);
+        bytes = strips_pieces(t, spec, tile, cluster = 2 * whole);
     if (!bytes || bytes > room)
         return false;
-    const int warps = most_warps(t, spec), fit = room / bytes;
+    const int warps = strips_most_warps(t, spec), fit = room / bytes;
     c->warps = fit >= 8 ? 4 : fit >= 4 ? 8 : least(t->most_warps, warps / least(fit, 2));
     spec->min_blocks = least(fit, warps / c->warps);
     return true;
@@ -336,6 +228,12 @@ bool strips_shared_geometry(cuda_spec *spec, int64_t images, const struct cuda_l
     cuda_spec small = *spec, shared = *spec;
     if (cut_small_blocks(&small, limits) || !is_large(spec, limits) || !cut_shared(&shared, limits))
         return false;
+    /* Backward, a block alone in its multiprocessor is slower than smaller ones, two to each. */
+    cuda_spec large = *spec;
+    if (is_backward(&shared) && shared.min_blocks == 1 && strips_large_geometry(&large, limits)) {
+        *spec = large;
+        return true;
+    }
     cuda_spec cluster = shared;
     const bool same = cluster_of_shared(&cluster, limits); /* is `spec`, then */
     const int64_t strips = strips_of(&shared, images);
@@ -365,6 +263,6 @@ size_t strips_mail_bytes(const cuda_spec *spec) {
     const groups_constants *c = &spec->groups;
     if (spec->cooperating_blocks <= 1)
         return 0;
-    return 2 * message_bytes(spec) * (size_t)(c->tile_channels / c->depth) *
+    return 2 * strips_message_bytes(spec) * (size_t)(c->tile_channels / c->depth) *
            (size_t)spec->cooperating_blocks;
 }

@@ -19,6 +19,10 @@ bool strips_geometry(cuda_spec *spec, const struct cuda_limits *limits);
  * what strips_geometry set; false, and nothing set, where it is not. */
 bool strips_shared_geometry(cuda_spec *spec, int64_t images, const struct cuda_limits *limits);
 
+/* Strips of an image of which neither a cluster nor so few blocks hold one, over all of the device:
+ * from what groups.c began; false, and nothing set, where that is not to be. */
+bool strips_large_geometry(cuda_spec *spec, const struct cuda_limits *limits);
+
 size_t strips_shared_bytes(const cuda_spec *spec);
 
 /* Blocks that share a strip. */

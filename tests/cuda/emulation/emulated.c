@@ -22,7 +22,7 @@ const char *write_folder, *unit_folder;
 schedule order;
 unsigned char fill;
 int units_written, launches_run;
-bool without_clusters;
+bool without_clusters, summed_ahead;
 sharing sharing_of_rows;
 
 void set_device(int arch, int multiprocessors) {
@@ -127,6 +127,8 @@ planish_status emulated_plan(cuda_plan *plan, emulated_problem *p, const planish
         cuda_plan_make(plan, &p->steps, &p->problem, &p->norm, &limits);
     if (!status && without_clusters && plan->main.kernel == CUDA_STRIPS)
         share_without_clusters(plan);
+    if (!status && summed_ahead && plan->cooperative.kernel == CUDA_STRIPS)
+        plan->cooperative.groups.ahead = 1;
     if (!status && sharing_of_rows.group)
         share_rows(plan);
     return status;

@@ -15,6 +15,8 @@ extern unsigned char fill; /* of what nobody has written yet */
 extern int units_written, launches_run;
 /* Strips of clusters are shared by as many blocks anywhere on the device instead. */
 extern bool without_clusters;
+/* Strips over blocks anywhere on the device are summed ahead, whatever their plan is. */
+extern bool summed_ahead;
 /* How rows are shared by a group of blocks anywhere on the device, whatever their plan is. */
 typedef struct sharing {
     int group; /* 0: as planned */

@@ -210,10 +210,12 @@ u32 load_and_acquire(const u32 *address) {
 }
 void post_word(u64 *address, u64 v) {
     emulation_pause();
+    aligned<8>(address);
     *address = v;
 }
 void look_at_words(const u64 *address, u64 &a, u64 &b) {
     emulation_yield();
+    aligned<16>(address);
     a = address[0];
     b = address[1];
 }

@@ -72,6 +72,8 @@ void table_strips_over_few(void);
 void table_strips_without_clusters(void);
 void table_strips_as_planned(void);
 void table_strips_outliers(void);
+void table_strips_large(void);
+void table_strips_ahead(void);
 
 /* table_behind.c */
 void table_activations(void);

@@ -86,6 +86,8 @@ int main(int argc, char **argv) {
         {"batch parts", table_batch_parts},
         {"parts", table_parts},
         {"parts otherwise", table_parts_otherwise},
+        {"strips large", table_strips_large},
+        {"strips ahead", table_strips_ahead},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (!only[0] || !strcmp(only, tables[i].name))

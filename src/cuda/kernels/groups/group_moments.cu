@@ -59,23 +59,64 @@ __device__ __forceinline__ void forward_moments(const groups_args &args, i64 row
     }
 }
 
+/* Neighbouring channels that a warp's lanes share out; those of one channel have every EACH-th piece of it. */
+__device__ constexpr int power_below(int n) { return n < 2 ? 1 : 2 * power_below(n / 2); }
+constexpr int MERGED = power_below(least(DEPTH, 8)), EACH = THREADS / MERGED;
+
+/* The sums of channels [first, first + MERGED) of a group over their pieces: in each thread those of one of them. */
+__device__ __forceinline__ void merge_channels(const groups_args &args, i64 image, int group, int first, double *v,
+                                               double (*room)[3][MERGED]) {
+    const int lane = threadIdx.x % WARP, own = lane % MERGED;
+    const int channel = group * DEPTH + least(first + own, DEPTH - 1);
+    v[0] = v[1] = v[2] = 0;
+#pragma unroll 4
+    for (int piece = threadIdx.x / MERGED; piece < PIECES; piece += EACH)
+#pragma unroll
+        for (int j = 0; j < 3; j++)
+            v[j] += sums_of(args, image, piece, j)[channel];
+#pragma unroll
+    for (int j = 0; j < 3; j++) {
+        v[j] = sum_over_planes<MERGED, WARP / MERGED>(v[j], lane);
+        if (lane < MERGED)
+            room[threadIdx.x / WARP][j][lane] = v[j];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < 3; j++) {
+        v[j] = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++)
+            v[j] += room[w][j][own];
+    }
+    __syncthreads();
+}
+
+/* A channel's part of dweight and dbias, by the sums of dy and dy * xhat. */
+__device__ __forceinline__ void write_partials(const groups_args &args, i64 image, int channel, const double *v,
+                                               double delta) {
+    const i64 at = image * COLS + channel;
+    if (WANT_DWEIGHT)
+        args.partial_weight[at] = (float)(CORRECT ? v[1] - delta * v[0] : v[1]);
+    if (WANT_DBIAS)
+        args.partial_bias[at] = (float)v[0];
+}
+
 __device__ __forceinline__ void backward_moments(const groups_args &args, i64 row) {
-    __shared__ double room[WARPS][3];
+    __shared__ double channels_room[WARPS][3][MERGED], room[WARPS][3];
     const i64 image = row / GROUPS;
     const int group = (int)(row - image * GROUPS);
-    double total[3] = {0, 0, 0};
-    for (int d = threadIdx.x; d < DEPTH; d += THREADS) {
-        double v[3] = {0, 0, 0};
-        const int channel = group * DEPTH + d;
-#pragma unroll 4
-        for (int piece = 0; piece < PIECES; piece++)
-#pragma unroll
-            for (int j = 0; j < 3; j++)
-                v[j] += sums_of(args, image, piece, j)[channel];
+    double total[3] = {0, 0, 0}, v[3];
+    for (int first = 0; first < DEPTH; first += MERGED) {
+        const int channel = group * DEPTH + first + (int)threadIdx.x;
+        merge_channels(args, image, group, first, v, channels_room);
+        if (threadIdx.x >= MERGED || first + (int)threadIdx.x >= DEPTH)
+            continue;
         const double w = weight_of(args, channel);
         total[0] += w * v[0];
         total[1] += w * v[1];
         total[2] += v[2];
+        if (!CORRECT)
+            write_partials(args, image, channel, v, 0);
     }
     sum_over_block<3>(total, room);
     const float mean = saved_mean(args, row), rest = saved_rest(args, row), rstd = saved_rstd(args, row);
@@ -89,19 +130,10 @@ __device__ __forceinline__ void backward_moments(const groups_args &args, i64 ro
         to[4] = rstd;
         to[5] = rest;
     }
-    if (WANT_DWEIGHT || WANT_DBIAS)
-        for (int d = threadIdx.x; d < DEPTH; d += THREADS) {
-            double v[2] = {0, 0};
-            const int channel = group * DEPTH + d;
-#pragma unroll 4
-            for (int piece = 0; piece < PIECES; piece++)
-#pragma unroll
-                for (int j = 0; j < 2; j++)
-                    v[j] += sums_of(args, image, piece, j)[channel];
-            const i64 at = image * COLS + channel;
-            if (WANT_DWEIGHT)
-                args.partial_weight[at] = (float)(CORRECT ? v[1] - (double)c.delta * v[0] : v[1]);
-            if (WANT_DBIAS)
-                args.partial_bias[at] = (float)v[0];
-        }
+    /* What is mended of the mean is in dweight, too. */
+    for (int first = 0; CORRECT && (WANT_DWEIGHT || WANT_DBIAS) && first < DEPTH; first += MERGED) {
+        merge_channels(args, image, group, first, v, channels_room);
+        if (threadIdx.x < MERGED && first + (int)threadIdx.x < DEPTH)
+            write_partials(args, image, group * DEPTH + first + (int)threadIdx.x, v, c.delta);
+    }
 }

@@ -38,45 +38,70 @@ __device__ __forceinline__ float *channel_sums(int which, int warp) {
     return (float *)(dynamic_shared + SUMS_AT) + (which * WARPS + warp) * TILE_CHANNELS;
 }
 
-/* Sums of dy, dy * xhat and xhat of each of the thread's channels: parts from PART_NUMBER on, as they
- * come. `w`: of what deviation_of gives. */
-template <int PART_NUMBER>
-__device__ __forceinline__ void add_gradients(const strip_place &p, const saved &s, const affine &w,
-                                              int count, float (*v)[WIDTH]) {
-    const u32 tile = shared_address(dynamic_shared);
-    copy_async_wait<PARTS - 1 - PART_NUMBER>();
-    const int end = least(count, (PART_NUMBER + 1) * PART);
-#pragma unroll(TIGHT && KEPT ? 1 : 2)
-    for (int k = PART_NUMBER * PART; k < end; k++) {
-        const auto x = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
-        const auto dy = load_from_shared<DY_BYTES>(chunk_at<DY_BYTES>(tile + DY_AT, p, k));
-        float g[WIDTH];
-#pragma unroll
-        for (int i = 0; i < WIDTH; i++) {
-            const float d = deviation_of(element<X_TYPE>(x.word, i), s, i);
-            g[i] = gradient_behind(element<DY_TYPE>(dy.word, i), d, w.weight[i], w.bias[i]);
-            v[0][i] += g[i];
-            v[1][i] = multiply_add(g[i], d, v[1][i]);
-            if (CORRECT)
-                v[2][i] += d;
-        }
-        if constexpr (KEPT)
-            store_to_shared<DY_BYTES>(chunk_at<DY_BYTES>(tile + DY_AT, p, k), pack<DY_TYPE, WIDTH>(g));
-    }
-    if constexpr (PART_NUMBER + 1 < PARTS)
-        add_gradients<PART_NUMBER + 1>(p, s, w, count, v);
-}
-
-/* The same of each of the warp's channels. */
-__device__ __forceinline__ void sum_channels(const strip_place &p, const saved &s, affine w) {
-    float v[3][WIDTH];
+/* Adds a chunk's to sums of dy, dy * xhat and xhat of each of the thread's channels; `g`: dy as it comes to the norm.
+ * `w`: of what deviation_of gives. */
+__device__ __forceinline__ void add_gradient(const chunk<X_BYTES> &x, const chunk<DY_BYTES> &dy, const saved &s,
+                                             const affine &w, float (*v)[WIDTH], float *g) {
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
-        v[0][i] = v[1][i] = v[2][i] = 0;
-        if (ACTIVE && SCALES_LAST)
-            w.weight[i] *= s.rstd[i / EACH];
+        const float d = deviation_of(element<X_TYPE>(x.word, i), s, i);
+        g[i] = gradient_behind(element<DY_TYPE>(dy.word, i), d, w.weight[i], w.bias[i]);
+        v[0][i] += g[i];
+        v[1][i] = multiply_add(g[i], d, v[1][i]);
+        if (CORRECT)
+            v[2][i] += d;
     }
-    add_gradients<0>(p, s, w, p.steps, v);
+}
+
+/* A thread's sums of a strip. With AHEAD those of its first parts are made while the strip before it is written. */
+struct begun_gradients {
+    float v[3][WIDTH];
+    affine w; /* of what deviation_of gives */
+
+    __device__ __forceinline__ void begin(const saved &s, const affine &of) {
+        w = of;
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            v[0][i] = v[1][i] = v[2][i] = 0;
+            if (ACTIVE && SCALES_LAST)
+                w.weight[i] *= s.rstd[i / EACH];
+        }
+    }
+    /* A part of the held steps, which has come. */
+    __device__ __forceinline__ void add(const strip_place &p, const saved &s, int part) {
+        const u32 tile = shared_address(dynamic_shared);
+        const int end = least(held_of(p), (part + 1) * PART);
+#pragma unroll(TIGHT && KEPT ? 1 : 2)
+        for (int k = part * PART; k < end; k++) {
+            const auto x = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
+            const auto dy = load_from_shared<DY_BYTES>(chunk_at<DY_BYTES>(tile + DY_AT, p, k));
+            float g[WIDTH];
+            add_gradient(x, dy, s, w, v, g);
+            if constexpr (KEPT)
+                store_to_shared<DY_BYTES>(chunk_at<DY_BYTES>(tile + DY_AT, p, k), pack<DY_TYPE, WIDTH>(g));
+        }
+    }
+};
+
+/* Parts [PART_NUMBER, END), as they come. */
+template <int PART_NUMBER, int END>
+__device__ __forceinline__ void add_gradients(const strip_place &p, const saved &s, begun_gradients &sums) {
+    if constexpr (PART_NUMBER < END) {
+        copy_async_wait<PARTS - 1 - PART_NUMBER>();
+        sums.add(p, s, PART_NUMBER);
+        add_gradients<PART_NUMBER + 1, END>(p, s, sums);
+    }
+}
+
+/* The sums of each of the warp's channels, from those that were begun. */
+__device__ __forceinline__ void sum_channels(const groups_args &args, const strip_place &p, const saved &s,
+                                             begun_gradients &sums) {
+    float(&v)[3][WIDTH] = sums.v;
+    add_gradients<PARTS_AHEAD, PARTS>(p, s, sums);
+    read_loose<false>(args, p, [&](int, const chunk<X_BYTES> &x, const chunk<DY_BYTES> &dy) {
+        float g[WIDTH];
+        add_gradient(x, dy, s, sums.w, v, g);
+    });
 #pragma unroll
     for (int j = 0; j < (CORRECT ? 3 : 2); j++)
 #pragma unroll
@@ -176,71 +201,102 @@ __device__ __forceinline__ void write_partials(const groups_args &args, const st
     }
 }
 
+/* What dx is made by: dx = rstd * (weight * dy - c1 - (xhat - delta) * c2), as dy * a + (xhat * b + c). */
+struct dx_factors {
+    float a[WIDTH], b[COLUMNS], c[COLUMNS];
+};
+
 /* dx of one chunk, to which that of dsum is added, where there is one. */
-template <typename... dsum_chunk>
-__device__ __forceinline__ void write_dx(const strip_place &p, const saved &s, const affine &w, const float *a,
-                                         const float *b, const float *c, char *out, int k,
+template <bool IS_KEPT, typename... dsum_chunk>
+__device__ __forceinline__ void write_dx(const chunk<X_BYTES> &x, const chunk<DY_BYTES> &dy, const saved &s,
+                                         const affine &w, const dx_factors &f, char *out, int k,
                                          const dsum_chunk &...dsum) {
     if constexpr (DX_TYPE != NONE) {
-        const u32 tile = shared_address(dynamic_shared);
-        const auto x = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
-        const auto dy = load_from_shared<DY_BYTES>(chunk_at<DY_BYTES>(tile + DY_AT, p, k));
         float v[WIDTH];
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
             const float d = deviation_of(element<X_TYPE>(x.word, i), s, i);
             float g = element<DY_TYPE>(dy.word, i);
-            if (!KEPT)
-                g = gradient_behind(g, d, SCALES_LAST ? a[i] : w.weight[i], w.bias[i]);
-            v[i] = multiply_add(g, a[i], multiply_add(d, b[i / EACH], c[i / EACH]));
+            if (!IS_KEPT)
+                g = gradient_behind(g, d, SCALES_LAST ? f.a[i] : w.weight[i], w.bias[i]);
+            v[i] = multiply_add(g, f.a[i], multiply_add(d, f.b[i / EACH], f.c[i / EACH]));
             ((v[i] += element<DSUM_TYPE>(dsum.word, i)), ...);
         }
         store_chunk<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE), pack<OUT_TYPE, WIDTH>(v));
     }
 }
 
-/* dx = rstd * (weight * dy - c1 - (xhat - delta) * c2), as dy * a + (xhat * b + c). */
+/* The same of one that is held. */
+template <typename... dsum_chunk>
+__device__ __forceinline__ void write_held_dx(const strip_place &p, const saved &s, const affine &w,
+                                              const dx_factors &f, char *out, int k, const dsum_chunk &...dsum) {
+    if constexpr (DX_TYPE != NONE) {
+        const u32 tile = shared_address(dynamic_shared);
+        write_dx<KEPT>(load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k)),
+                       load_from_shared<DY_BYTES>(chunk_at<DY_BYTES>(tile + DY_AT, p, k)), s, w, f, out, k, dsum...);
+    }
+}
+
+template <typename part_taker>
 __device__ __forceinline__ void write_backward(const groups_args &args, const strip_place &p,
                                                const saved &s, const affine &w,
-                                               const filling &next) {
+                                               const filling &next, const part_taker &take) {
     char *out = (char *)args.out + p.image * args.out_image + first_byte<OUT_TYPE>(p);
-    float a[WIDTH], b[COLUMNS], c[COLUMNS];
+    dx_factors f;
     if (!COOPERATIVE && !p.steps)
         return;
 #pragma unroll
     for (int i = 0; i < WIDTH; i++)
-        a[i] = w.weight[i] * s.rstd[i / EACH];
+        f.a[i] = w.weight[i] * s.rstd[i / EACH];
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
         const float *found = found_of((p.chunk * WIDTH + j * EACH) / DEPTH);
-        b[j] = -found[1] * s.rstd[j] * (SCALES_LAST ? s.rstd[j] : 1);
-        c[j] = LAYER ? (CORRECT ? multiply_add(found[2], found[1], -found[0]) : -found[0]) * s.rstd[j]
-                     : 0;
+        f.b[j] = -found[1] * s.rstd[j] * (SCALES_LAST ? s.rstd[j] : 1);
+        f.c[j] = LAYER ? (CORRECT ? multiply_add(found[2], found[1], -found[0]) : -found[0]) * s.rstd[j]
+                       : 0;
     }
+    if constexpr (DX_TYPE != NONE)
+        read_loose<true>(args, p, [&](int k, const chunk<X_BYTES> &x, const chunk<DY_BYTES> &dy) {
+            if constexpr (HAS_DSUM)
+                write_dx<false>(x, dy, s, w, f, out, k, loose_dsum(args, p, k));
+            else
+                write_dx<false>(x, dy, s, w, f, out, k);
+        });
     if constexpr (HAS_DSUM)
         write_steps_with_dsum(args, p, next, [&](int k, const chunk<DSUM_BYTES> &dsum) {
-            write_dx(p, s, w, a, b, c, out, k, dsum);
-        });
+            write_held_dx(p, s, w, f, out, k, dsum);
+        }, take);
     else
-        write_steps(p, next, [&](int k) { write_dx(p, s, w, a, b, c, out, k); });
+        write_steps(p, next, [&](int k) { write_held_dx(p, s, w, f, out, k); }, take);
 }
 
-/* Returns the place in the strip `after` this, whose moments `s` becomes. */
+/* Begins with the first strip of a block. */
+__device__ __forceinline__ void begin_backward(const groups_args &args, const strip_place &p, const saved &s,
+                                               begun_gradients &sums) {
+    sums.begin(s, ACTIVE ? affine_of(args, p) : affine());
+    add_gradients<0, PARTS_AHEAD>(p, s, sums);
+}
+
+/* Returns the place in the strip `after` this, whose moments `s` becomes, and `sums` what was begun of it. */
 __device__ __forceinline__ strip_place backward_strip(const groups_args &args, const strip_place &p,
-                                                      saved &s, i64 after, mailbox &m, u32 &round) {
+                                                      saved &s, begun_gradients &sums, i64 after, mailbox &m,
+                                                      u32 &round) {
     affine w;
     expect_mail(m, p, round);
     if constexpr (HAS_DSUM)
         prefetch_dsum(args, p);
-    if (ACTIVE) /* else they are asked for while the sums are on their way */
-        w = affine_of(args, p);
-    sum_channels(p, s, w);
+    if (!AHEAD) {
+        if (ACTIVE) /* else they are asked for while the sums are on their way */
+            w = affine_of(args, p);
+        sums.begin(s, w);
+    }
+    sum_channels(args, p, s, sums);
     if (CLUSTER > 1)
         cluster_wait();
     __syncthreads();
     for (int g = p.warp * (WARP / SEND); g < p.groups; g += WARPS * (WARP / SEND))
         send_gradients(args, m, p, g + p.lane / SEND, round);
-    if (!STAGED && !ACTIVE)
+    if (AHEAD || (!STAGED && !ACTIVE))
         w = affine_of(args, p);
     const strip_place then = place_of(after);
     const saved next = COOPERATIVE ? saved_of(args, then) : s;
@@ -253,7 +309,9 @@ __device__ __forceinline__ strip_place backward_strip(const groups_args &args, c
     round++;
     if (STAGED) /* again, if there is an activation: in between others take their registers */
         w = affine_of(args, p);
-    write_backward(args, p, s, w, filling(args, then));
+    if (AHEAD)
+        sums.begin(next, ACTIVE ? affine_of(args, then) : affine());
+    write_backward(args, p, s, w, filling(args, then), [&](int part) { sums.add(then, next, part); });
     if (WANT_DWEIGHT || WANT_DBIAS) {
         write_partials(args, p);
         if (COOPERATIVE && after != NO_STRIP)

@@ -12,12 +12,13 @@ __device__ __forceinline__ void prefetch_dsum(const groups_args &args, const str
 }
 
 /* write_steps() of what takes a step's chunk of dsum, too: write(k, chunk). */
-template <typename step_writer>
+template <typename step_writer, typename part_taker>
 __device__ __forceinline__ void write_steps_with_dsum(const groups_args &args, const strip_place &p,
-                                                      const filling &next, const step_writer &write) {
+                                                      const filling &next, const step_writer &write,
+                                                      const part_taker &take) {
     constexpr int ASKED = DSUM_BYTES > 8 || COOPERATIVE ? 2 : 4;
     const char *from = (const char *)args.dsum + p.image * args.dsum_image + first_byte<DSUM_TYPE>(p);
-    const int steps = COOPERATIVE ? most(p.steps, next.p.steps) : p.steps;
+    const int held = held_of(p), steps = COOPERATIVE ? most(held, held_of(next.p)) : held;
 #pragma unroll 1
     for (int part = 0; part < (COOPERATIVE ? PARTS : 1); part++) {
         const int end = COOPERATIVE ? least(steps, (part + 1) * PART) : steps;
@@ -26,18 +27,24 @@ __device__ __forceinline__ void write_steps_with_dsum(const groups_args &args, c
             chunk<DSUM_BYTES> s[ASKED];
 #pragma unroll
             for (int j = 0; j < ASKED; j++)
-                if (k + j < least(end, p.steps))
+                if (k + j < least(end, held))
                     s[j] = load_chunk<DSUM_BYTES, DSUM_ACCESS>(from + (i64)(k + j) * STEP * COLS *
                                                                           bytes_of(DSUM_TYPE));
 #pragma unroll
             for (int j = 0; j < ASKED; j++) {
-                if (k + j < least(end, p.steps))
+                if (k + j < least(end, held))
                     write(k + j, s[j]);
                 if (COOPERATIVE && k + j < end)
                     next.ask(k + j);
             }
         }
         if (COOPERATIVE)
-            copy_async_commit();
+            take_part_before(part, take);
     }
+}
+
+/* The chunk of a loose step. */
+__device__ __forceinline__ chunk<DSUM_BYTES> loose_dsum(const groups_args &args, const strip_place &p, int k) {
+    const char *from = (const char *)args.dsum + p.image * args.dsum_image + first_byte<DSUM_TYPE>(p);
+    return load_chunk<DSUM_BYTES, DSUM_ACCESS>(from + (i64)k * STEP * COLS * bytes_of(DSUM_TYPE));
 }

@@ -21,6 +21,12 @@ struct column {
     thread_sum a, b;
 };
 
+/* With AHEAD a thread's sums of a strip are begun while the one before it is written. */
+struct begun_squares {
+    float pivot[COLUMNS];
+    thread_sum a[WIDTH], b[WIDTH];
+};
+
 /* Sums of the thread's channels about its columns' pivots; SCALED: of elements times scale[column]. */
 template <bool SCALED> struct thread_sums {
     const strip_place &p;
@@ -59,45 +65,95 @@ template <bool SCALED> struct thread_sums {
         }
     }
 
-    /* Parts from PART_NUMBER on, as they come. */
-    template <int PART_NUMBER> __device__ __forceinline__ void add_parts(int count) {
-        copy_async_wait<PARTS - 1 - PART_NUMBER>();
-        if (PART_NUMBER == 0 && LAYER)
+    /* A chunk, whose squares are added to `squares`. */
+    __device__ __forceinline__ void add(const chunk<X_BYTES> &c, thread_sum *squares) {
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            const float x = element<X_TYPE>(c.word, i);
+            thread_sum d = SCALED ? x * scale[i / EACH] : x;
+            if (LAYER) {
+                d -= out[i / EACH].pivot;
+                a[i] += d;
+            }
+            squares[i] = multiply_add(d, d, squares[i]);
+        }
+    }
+
+    /* The loose steps. */
+    __device__ __forceinline__ void add_loose(const groups_args &args) {
+        if constexpr (HAS_LOOSE) {
+            thread_sum own[WIDTH], *const squares = APART ? own : b;
+#pragma unroll
+            for (int i = 0; APART && i < WIDTH; i++)
+                own[i] = 0;
+            read_loose<false>(args, p, [&](int, const chunk<X_BYTES> &c, const chunk<DY_BYTES> &) { add(c, squares); });
+#pragma unroll
+            for (int i = 0; APART && i < WIDTH; i++)
+                b[i] += own[i];
+        }
+    }
+
+    /* A part of `count` held steps, which has come. */
+    __device__ __forceinline__ void add_part(int part, int count) {
+        if (part == 0 && LAYER)
             find_pivots(count);
-        const int end = least(count, (PART_NUMBER + 1) * PART);
+        const int end = least(count, (part + 1) * PART);
         thread_sum own[WIDTH], *const squares = APART ? own : b;
 #pragma unroll
         for (int i = 0; APART && i < WIDTH; i++)
             own[i] = 0;
 #pragma unroll(SCALED ? 1 : 2)
-        for (int k = PART_NUMBER * PART; k < end; k++) {
+        for (int k = part * PART; k < end; k++) {
             const auto c = load(k);
-#pragma unroll
-            for (int i = 0; i < WIDTH; i++) {
-                const float x = element<X_TYPE>(c.word, i);
-                thread_sum d = SCALED ? x * scale[i / EACH] : x;
-                if (LAYER) {
-                    d -= out[i / EACH].pivot;
-                    a[i] += d;
-                }
-                squares[i] = multiply_add(d, d, squares[i]);
-            }
+            add(c, squares);
         }
 #pragma unroll
         for (int i = 0; APART && i < WIDTH; i++)
             b[i] += own[i];
-        if constexpr (PART_NUMBER + 1 < PARTS)
-            add_parts<PART_NUMBER + 1>(count);
+    }
+
+    /* Parts [PART_NUMBER, END), as they come. */
+    template <int PART_NUMBER, int END> __device__ __forceinline__ void add_parts(int count) {
+        if constexpr (PART_NUMBER < END) {
+            copy_async_wait<PARTS - 1 - PART_NUMBER>();
+            add_part(PART_NUMBER, count);
+            add_parts<PART_NUMBER + 1, END>(count);
+        }
+    }
+
+    __device__ __forceinline__ void leave(begun_squares &begun) const {
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++)
+            begun.pivot[j] = out[j].pivot;
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            begun.a[i] = a[i];
+            begun.b[i] = b[i];
+        }
+    }
+    __device__ __forceinline__ void go_on(const begun_squares &begun) {
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++)
+            out[j].pivot = begun.pivot[j];
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            a[i] = begun.a[i];
+            b[i] = begun.b[i];
+        }
     }
 };
 
 template <bool SCALED>
-__device__ __forceinline__ void sum_thread(const strip_place &p, const float *scale, column *out) {
+__device__ __forceinline__ void sum_thread(const groups_args &args, const strip_place &p, const float *scale,
+                                           column *out, const begun_squares &begun) {
     thread_sums<SCALED> s = {p, scale, out, {}, {}};
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++)
         out[j].pivot = 0;
-    s.template add_parts<0>(p.steps);
+    if (AHEAD && !SCALED)
+        s.go_on(begun);
+    s.template add_parts<SCALED ? 0 : PARTS_AHEAD, PARTS>(held_of(p));
+    s.add_loose(args);
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) {
         out[j].a = tree_sum<EACH>(s.a + j * EACH);
@@ -220,14 +276,14 @@ __device__ __forceinline__ void merge_group(const groups_args &args, const strip
 /* The strip's moments; weights are asked for while the sums are on their way. */
 template <bool SCALED>
 __device__ __forceinline__ void find_moments(const groups_args &args, const strip_place &p,
-                                             mailbox &m, u32 round, affine &w) {
+                                             const begun_squares &begun, mailbox &m, u32 round, affine &w) {
     column own[COLUMNS];
     float scale[COLUMNS];
 #pragma unroll
     for (int j = 0; SCALED && j < COLUMNS; j++)
         scale[j] = p.steps ? found_of((p.chunk * WIDTH + j * EACH) / DEPTH)[3] : 1;
     expect_mail(m, p, round);
-    sum_thread<SCALED>(p, scale, own);
+    sum_thread<SCALED>(args, p, scale, own, begun);
     sum_warp(p, own);
     if (CLUSTER > 1)
         cluster_wait();
@@ -246,8 +302,9 @@ __device__ __forceinline__ void find_moments(const groups_args &args, const stri
 
 /* ---- Output --------------------------------------------------------------------------------------- */
 
+template <typename part_taker>
 __device__ __forceinline__ void write_forward(const groups_args &args, const strip_place &p,
-                                              const affine &w, const filling &next) {
+                                              const affine &w, const filling &next, const part_taker &take) {
     const u32 tile = shared_address(dynamic_shared);
     char *out = (char *)args.out + p.image * args.out_image + first_byte<OUT_TYPE>(p);
     float mean[COLUMNS], scale[WIDTH], bias[WIDTH];
@@ -261,8 +318,7 @@ __device__ __forceinline__ void write_forward(const groups_args &args, const str
         /* The rest of the mean comes in with the bias. */
         bias[i] = LAYER ? multiply_add(-found[1], scale[i], w.bias[i]) : w.bias[i];
     }
-    write_steps(p, next, [&](int k) {
-        const auto c = load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k));
+    const auto write = [&](int k, const chunk<X_BYTES> &c) {
         float v[WIDTH];
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
@@ -273,15 +329,25 @@ __device__ __forceinline__ void write_forward(const groups_args &args, const str
         }
         store_chunk<OUT_BYTES, OUT_ACCESS>(out + (i64)k * STEP * COLS * bytes_of(OUT_TYPE),
                                            pack<OUT_TYPE, WIDTH>(v));
-    });
+    };
+    read_loose<true>(args, p, [&](int k, const chunk<X_BYTES> &x, const chunk<DY_BYTES> &) { write(k, x); });
+    write_steps(p, next, [&](int k) { write(k, load_from_shared<X_BYTES>(chunk_at<X_BYTES>(tile, p, k))); }, take);
+}
+
+/* Begins with the first strip of a block. */
+__device__ __forceinline__ void begin_forward(const strip_place &p, begun_squares &begun) {
+    column own[COLUMNS] = {};
+    thread_sums<false> s = {p, nullptr, own, {}, {}};
+    s.add_parts<0, PARTS_AHEAD>(held_of(p));
+    s.leave(begun);
 }
 
 /* Returns the place in the strip `after` this, of which a block that lives on has asked for its
- * chunks. */
+ * chunks, and what was `begun` of it. */
 __device__ __forceinline__ strip_place forward_strip(const groups_args &args, const strip_place &p,
-                                                     i64 after, mailbox &m, u32 &round) {
+                                                     begun_squares &begun, i64 after, mailbox &m, u32 &round) {
     affine w;
-    find_moments<false>(args, p, m, round++, w);
+    find_moments<false>(args, p, begun, m, round++, w);
     if constexpr (WIDE_RANGE) {
         bool again = false;
         for (int g = 0; g < p.groups; g++)
@@ -289,12 +355,19 @@ __device__ __forceinline__ strip_place forward_strip(const groups_args &args, co
         if (again) {
             if (CLUSTER > 1) /* all have taken what came, before anybody sends again */
                 cluster_arrive();
-            find_moments<true>(args, p, m, round++, w);
+            find_moments<true>(args, p, begun, m, round++, w);
         }
     }
     if (STAGED)
         w = affine_of(args, p);
     const strip_place then = place_of(after);
-    write_forward(args, p, w, filling(args, then));
+    if constexpr (AHEAD) {
+        column own[COLUMNS] = {};
+        thread_sums<false> next = {then, nullptr, own, {}, {}};
+        write_forward(args, p, w, filling(args, then), [&](int part) { next.add_part(part, held_of(then)); });
+        next.leave(begun);
+    } else {
+        write_forward(args, p, w, filling(args, then), [](int) {});
+    }
     return then;
 }

@@ -39,17 +39,19 @@ __device__ __forceinline__ void post_mail(u64 *to, u32 round, const message *v) 
     }
 }
 
-/* Waits until it is there. */
-__device__ __forceinline__ void take_post(const u64 *from, u32 round, message *v) {
-    u64 word[WORDS], bits[3];
-    for (bool all = false; !all;) {
-        all = true;
+/* Looks whether an entry is there. */
+__device__ __forceinline__ bool look_at_post(const u64 *from, u32 round, u64 *word) {
+    bool all = true;
 #pragma unroll
-        for (int j = 0; j < WORDS; j += 2) {
-            look_at_words(from + j, word[j], word[j + 1]);
-            all = all && word[j] >> 48 == mark_of(round) && word[j + 1] >> 48 == mark_of(round);
-        }
+    for (int j = 0; j < WORDS; j += 2) {
+        look_at_words(from + j, word[j], word[j + 1]);
+        all = all && word[j] >> 48 == mark_of(round) && word[j + 1] >> 48 == mark_of(round);
     }
+    return all;
+}
+
+__device__ __forceinline__ void read_post(const u64 *word, message *v) {
+    u64 bits[3];
     bits[0] = bits[1] = bits[2] = 0;
 #pragma unroll
     for (int j = 0; j < WORDS; j++) {
@@ -112,19 +114,39 @@ struct taken {
     __device__ __forceinline__ taken(const groups_args &args, const strip_place &p, int group,
                                      u32 round, int lane) {
 #pragma unroll
+        for (int e = 0; e < MERGE_EACH; e++)
+            v[e][0] = v[e][1] = v[e][2] = 0;
+        if constexpr (COOPERATIVE) {
+            wait_for_posts(args, p, group, round, lane);
+            return;
+        }
+#pragma unroll
         for (int e = 0; e < MERGE_EACH; e++) {
             const int block = lane + e * MERGE;
-            v[e][0] = v[e][1] = v[e][2] = 0;
             if (group >= p.groups || block >= BLOCKS)
                 continue;
-            if constexpr (COOPERATIVE) {
-                take_post(post_of(args, round, group, block), round, v[e]);
-            } else {
 #pragma unroll
-                for (int j = 0; j < 3; j++)
-                    v[e][j] = entries_of(group)[block][j];
-            }
+            for (int j = 0; j < 3; j++)
+                v[e][j] = entries_of(group)[block][j];
         }
+    }
+    /* Looks at all of a lane's entries together, until all are there. */
+    __device__ __forceinline__ void wait_for_posts(const groups_args &args, const strip_place &p, int group,
+                                                   u32 round, int lane) {
+        u64 word[MERGE_EACH][WORDS];
+        if (group >= p.groups)
+            return;
+        for (bool all = false; !all;) {
+            all = true;
+#pragma unroll
+            for (int e = 0; e < MERGE_EACH; e++)
+                if (lane + e * MERGE < BLOCKS)
+                    all &= look_at_post(post_of(args, round, group, lane + e * MERGE), round, word[e]);
+        }
+#pragma unroll
+        for (int e = 0; e < MERGE_EACH; e++)
+            if (lane + e * MERGE < BLOCKS)
+                read_post(word[e], v[e]);
     }
     __device__ __forceinline__ double sum(int j, int lane) const {
         double all = 0;

@@ -6,10 +6,15 @@ constexpr int STRIPS = ceil_div(COLS, TILE_CHANNELS);
 constexpr int STRIP_GROUPS = TILE_CHANNELS / DEPTH;
 constexpr int STEP = WARPS * PLANES;
 constexpr int STEPS = ceil_div(PIECE, STEP);
-/* Parts of a thread's steps, each summed while the next ones are on their way; the first has the four
+/* Steps that wait in shared memory between sums and output. What is more, the loose ones, is read again. */
+constexpr int HELD = HOLD > 0 ? least(HOLD, STEPS) : STEPS;
+constexpr bool HAS_LOOSE = HELD < STEPS;
+/* Parts of a thread's held steps, each summed while the next ones are on their way; the first has the four
  * that pivots are found from. */
-constexpr int PARTS = STEPS >= 13 ? 4 : STEPS >= 10 ? 3 : STEPS >= 8 ? 2 : 1;
-constexpr int PART = ceil_div(STEPS, PARTS);
+constexpr int PARTS = HELD >= 13 ? 4 : HELD >= 10 ? 3 : HELD >= 8 ? 2 : 1;
+constexpr int PART = ceil_div(HELD, PARTS);
+/* Of a strip these are summed before the one in front of it has been written. */
+constexpr int PARTS_AHEAD = AHEAD ? PARTS - 1 : 0;
 
 /* A chunk's columns: neighbours of one group, which have one pivot and one sum. */
 __device__ constexpr int gcd(int a, int b) { return b ? gcd(b, a % b) : a; }
@@ -20,8 +25,9 @@ constexpr int STRIP_COLUMNS = LANES * COLUMNS;
 
 __device__ constexpr int round_to_power(int n) { return n < 2 ? 1 : 2 * round_to_power((n + 1) / 2); }
 __device__ constexpr int round_up(int bytes) { return (bytes + 15) / 16 * 16; }
-constexpr int DY_AT = round_up(PIECE * LANES * X_BYTES);
-constexpr int SUMS_AT = DY_AT + (FORWARD ? 0 : round_up(PIECE * LANES * DY_BYTES));
+constexpr int HELD_PIXELS = HAS_LOOSE ? HELD * STEP : PIECE;
+constexpr int DY_AT = round_up(HELD_PIXELS * LANES * X_BYTES);
+constexpr int SUMS_AT = DY_AT + (FORWARD ? 0 : round_up(HELD_PIXELS * LANES * DY_BYTES));
 constexpr int SUM_COUNT = (FORWARD || CORRECT ? 3 : 2) * WARPS * (FORWARD ? STRIP_COLUMNS : TILE_CHANNELS);
 constexpr int MAIL_AT = SUMS_AT + round_up(4 * SUM_COUNT);
 
@@ -74,6 +80,9 @@ __device__ __forceinline__ strip_place place_of(i64 unit) {
     return p;
 }
 
+/* How many of a thread's steps are held. */
+__device__ __forceinline__ int held_of(const strip_place &p) { return HAS_LOOSE ? least(p.steps, HELD) : p.steps; }
+
 /* How many pixels warp `warp` has of a block's `pixels`. */
 __device__ __forceinline__ int pixels_of_warp(int warp, int pixels) {
     const int whole = pixels / STEP, rest = pixels - whole * STEP - warp * PLANES;
@@ -113,7 +122,7 @@ struct filling {
                      : (const char *)args.dy + p.image * args.dy_image + first_byte<DY_TYPE>(p);
     }
     __device__ __forceinline__ void ask(int k) const {
-        if (k >= p.steps)
+        if (k >= held_of(p))
             return;
         fill<X_TYPE, X_ACCESS>(tile, x, p, k);
         if constexpr (!FORWARD)
@@ -232,17 +241,27 @@ __device__ __forceinline__ affine affine_of(const groups_args &args, const strip
 /* Whether a thread with a pixel of one strip has one of every other. */
 constexpr bool ALWAYS_THERE = COLS % TILE_CHANNELS == 0;
 
-/* Calls write(k) for the thread's steps. A block that lives on asks for each chunk of the `next` strip
+/* What follows a part that was asked for: with AHEAD the one before it has come, and take(that) is called. */
+template <typename part_taker>
+__device__ __forceinline__ void take_part_before(int part, const part_taker &take) {
+    copy_async_commit();
+    if (AHEAD && part > 0) {
+        copy_async_wait<1>();
+        take(part - 1);
+    }
+}
+
+/* Calls write(k) for the thread's held steps. A block that lives on asks for each chunk of the `next` strip
  * as soon as its place is free. */
-template <typename step_writer>
+template <typename step_writer, typename part_taker>
 __device__ __forceinline__ void write_steps(const strip_place &p, const filling &next,
-                                            const step_writer &write) {
+                                            const step_writer &write, const part_taker &take) {
     if constexpr (!COOPERATIVE) {
 #pragma unroll 2
-        for (int k = 0; k < p.steps; k++)
+        for (int k = 0; k < held_of(p); k++)
             write(k);
     } else {
-        const int steps = most(p.steps, next.p.steps);
+        const int steps = most(held_of(p), held_of(next.p));
 #pragma unroll 1
         for (int part = 0; part < PARTS; part++) {
             const int end = least(steps, (part + 1) * PART);
@@ -252,7 +271,37 @@ __device__ __forceinline__ void write_steps(const strip_place &p, const filling 
                     write(k);
                 next.ask(k);
             }
-            copy_async_commit();
+            take_part_before(part, take);
+        }
+    }
+}
+
+/* Calls visit(k, x, dy) with a thread's loose steps, some of them under way at once. FROM_LAST: what was read last
+ * comes first, as that is still in the L2. */
+template <bool FROM_LAST, typename visitor>
+__device__ __forceinline__ void read_loose(const groups_args &args, const strip_place &p, const visitor &visit) {
+    if constexpr (HAS_LOOSE) {
+        constexpr bool FEW_REGISTERS = MIN_BLOCKS * WARPS > 16;
+        constexpr int AT_ONCE = FORWARD ? (FEW_REGISTERS ? 3 : 6) : FEW_REGISTERS ? 2 : 3;
+        const filling from(args, p);
+#pragma unroll 1
+        for (int k = HELD; k < p.steps; k += AT_ONCE) {
+            chunk<X_BYTES> x[AT_ONCE];
+            chunk<DY_BYTES> dy[AT_ONCE];
+            int at[AT_ONCE];
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++) {
+                const int step = least(k + j, p.steps - 1);
+                at[j] = FROM_LAST ? HELD + p.steps - 1 - step : step;
+                const i64 element = (i64)at[j] * STEP * COLS;
+                x[j] = load_chunk<X_BYTES, X_ACCESS>(from.x + element * bytes_of(X_TYPE));
+                if constexpr (!FORWARD)
+                    dy[j] = load_chunk<DY_BYTES, DY_ACCESS>(from.dy + element * bytes_of(DY_TYPE));
+            }
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++)
+                if (k + j < p.steps)
+                    visit(at[j], x[j], dy[j]);
         }
     }
 }
