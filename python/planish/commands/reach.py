@@ -45,7 +45,6 @@ _FORWARD = (
     "native_batch_norm",
     "cudnn_batch_norm",
     "planish::batch_norm",
-    "planish::batch_norm_apply",
     "planish::norm_forward",
     "planish::norm_forward (stages)",
     "planish::norm_statistics",
