@@ -66,7 +66,7 @@ def host_sources(folder: pathlib.Path) -> list[pathlib.Path]:
         "problem_checks",
         "problem_layouts",
         "roles",
-        "stages",
+        "problem_stages",
         "stages_modulated",
         "stages_sum",
         "status",
