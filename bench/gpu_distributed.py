@@ -121,17 +121,17 @@ def _sharded(rows: int, turns: int) -> dict[str, Any]:
     from planish.operators import call
 
     ops, axes = torch.ops.planish, call.pack_axes([1], [1])
-    options = call.pack_options(rms=True, wanted=4)
+    options, of_dx = (call.pack_options(rms=True, wanted=bits) for bits in (4, 1))
     _, m2 = ops.norm_part_statistics(x, axes, options)
     rstd = (m2 / size + EPS).rsqrt()
     passes: dict[str, Way] = {
         "statistics": lambda: ops.norm_part_statistics(x, axes, options),
-        "apply": lambda: ops.norm_apply(x, rstd, None, weight, None, axes, options),
+        "apply": lambda: ops.norm_apply(x, rstd, None, None, weight, None, axes, options, EPS),
         "backward statistics": lambda: ops.norm_backward_statistics(
             dy, x, rstd, None, weight, axes, options
         ),
         "backward apply": lambda: ops.norm_backward_apply(
-            dy, x, rstd, rstd, None, None, weight, axes, options
+            dy, x, rstd, None, None, rstd, None, None, weight, None, axes, of_dx, EPS
         ),
         "local norm": lambda: planish.rms_norm(x, -1, weight, eps=EPS),
     }

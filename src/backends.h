@@ -10,7 +10,7 @@
 #include "steps.h"
 
 /* The most bytes of any backend's plan. */
-enum { MOST_PLAN_BYTES = 2048 };
+enum { MOST_PLAN_BYTES = 1648 };
 
 struct text; /* text.h */
 

@@ -16,10 +16,10 @@ struct planish_plan {
     _Alignas(16) char room[MOST_PLAN_BYTES];
 };
 
-/* It takes at most 4.5 KB where all the tensors that a pass may have come down to three axes. */
+/* It takes at most 4 KB where all the tensors that a pass may have come down to three axes. */
 _Static_assert(offsetof(struct planish_plan, problem.strides) +
                        (3 + 3) * MOST_PLACES * sizeof(int64_t) + MOST_PLAN_BYTES <=
-                   4608,
+                   4096,
                "a plan has grown");
 
 /* Decides how to run plan->problem, which is made already, on its device. */

@@ -2,7 +2,7 @@
 #include "devices.h"
 #include "problem_axes.h"
 #include "problem_checks.h"
-#include "stages.h"
+#include "problem_stages.h"
 
 #include <stdlib.h>
 
@@ -130,7 +130,8 @@ static planish_status match_tensors(problem *p, const DLTensor *x,
         dense_strides(t[r], m[r].strides);
         const planish_status status =
             axes_of(r) >= AXES_BLOCKS
-                ? stages_match(p, r, t[r], x, masks[AXES_BLOCKS], m[r].strides, m[r].of_axis, error)
+                ? problem_match_stage(p, r, t[r], x, masks[AXES_BLOCKS], m[r].strides, m[r].of_axis,
+                                      error)
                 : match_axes(r, t[r], x, masks[axes_of(r)], m[r].of_axis, error);
         if (status)
             return status;
@@ -239,7 +240,7 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
     p->outputs = roles_of_pass(pass, op->kind, op->activation).outputs;
     status = problem_check_tensors(p, model, t, error);
     if (!status)
-        status = stages_check(p, op, error);
+        status = problem_check_stages(p, op, error);
     if (!status)
         status = problem_check_axes(op, model, x->ndim, error);
     if (status)

@@ -104,6 +104,14 @@ static inline bool has(const problem *p, role r) {
     return p->dtypes[r] != DTYPE_NONE;
 }
 
+static inline bool has_column(const problem *p) {
+    return has(p, ROLE_COLUMN_SCALE) || has(p, ROLE_DCOLUMN_SCALE);
+}
+static inline bool has_modulation(const problem *p) {
+    return p->present & (ROLE_BIT(ROLE_SCALE) | ROLE_BIT(ROLE_SHIFT) | ROLE_BIT(ROLE_DSCALE) |
+                         ROLE_BIT(ROLE_DSHIFT));
+}
+
 /* Whether a ReLU's mask is y's, which the backward is given. */
 static inline bool problem_masks_by_y(const problem *p) {
     return p->pass == PLANISH_BACKWARD && has(p, ROLE_Y);

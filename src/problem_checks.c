@@ -1,6 +1,5 @@
 #include "problem_checks.h"
 #include "devices.h"
-#include "stages.h"
 
 #include <math.h>
 #include <string.h>

@@ -6,247 +6,242 @@
 #include "cuda/families.h"
 #include "text.h"
 
+/* A constant of this name in that field of a spec. */
+#define AT(name, field) {name, offsetof(cuda_spec, field), sizeof(((cuda_spec *)NULL)->field)}
+
 /* Every kernel's. The first is asked by #if, which constants of the language cannot be. */
 static const cuda_constant common_list[] = {
-    {"REAL_DOUBLE", offsetof(cuda_spec, real_double)},
-    {"KIND", offsetof(cuda_spec, kind)},
-    {"ACTIVATION", offsetof(cuda_spec, activation)},
-    {"PASS", offsetof(cuda_spec, pass)},
-    {"WEIGHT_OFFSET", offsetof(cuda_spec, weight_offset)},
-    {"CORRECT", offsetof(cuda_spec, correct)},
-    {"WANT_DWEIGHT", offsetof(cuda_spec, want_dweight)},
-    {"WANT_DBIAS", offsetof(cuda_spec, want_dbias)},
-    {"CLUSTER", offsetof(cuda_spec, cluster)},
-    {"COOPERATING_BLOCKS", offsetof(cuda_spec, cooperating_blocks)},
-    {"MIN_BLOCKS", offsetof(cuda_spec, min_blocks)},
-    {NULL, 0},
+    AT("REAL_DOUBLE", real_double),
+    AT("KIND", kind),
+    AT("ACTIVATION", activation),
+    AT("PASS", pass),
+    AT("WEIGHT_OFFSET", weight_offset),
+    AT("CORRECT", correct),
+    AT("WANT_DWEIGHT", want_dweight),
+    AT("WANT_DBIAS", want_dbias),
+    AT("CLUSTER", cluster),
+    AT("COOPERATING_BLOCKS", cooperating_blocks),
+    AT("MIN_BLOCKS", min_blocks),
+    {NULL, 0, 0},
 };
 
 const cuda_constant rows_forward_list[] = {
-    {"COLS", offsetof(cuda_spec, rows.cols)},
-    {"WIDTH", offsetof(cuda_spec, rows.width)},
-    {"THREADS_PER_ROW", offsetof(cuda_spec, rows.threads_per_row)},
-    {"CHUNKS_PER_THREAD", offsetof(cuda_spec, rows.chunks_per_thread)},
-    {"ROWS", offsetof(cuda_spec, rows.rows)},
-    {"WARPS", offsetof(cuda_spec, rows.warps)},
-    {"VARIANT", offsetof(cuda_spec, rows.variant)},
-    {"HOLD", offsetof(cuda_spec, rows.hold)},
-    {"RING_SLOTS", offsetof(cuda_spec, rows.ring_slots)},
-    {"DELAY", offsetof(cuda_spec, rows.delay)},
-    {"HELD_AS_WORDS", offsetof(cuda_spec, rows.held_as_words)},
-    {"EARLY", offsetof(cuda_spec, rows.early)},
-    {"GROUPS", offsetof(cuda_spec, rows.groups)},
-    {"PIXELS", offsetof(cuda_spec, rows.pixels)},
-    {"DENSE", offsetof(cuda_spec, rows.dense)},
-    {"LEVELS", offsetof(cuda_spec, rows.levels)},
-    {"SLICED", offsetof(cuda_spec, rows.sliced)},
-    {NULL, 0},
+    AT("COLS", rows.cols),
+    AT("WIDTH", rows.width),
+    AT("THREADS_PER_ROW", rows.threads_per_row),
+    AT("CHUNKS_PER_THREAD", rows.chunks_per_thread),
+    AT("ROWS", rows.rows),
+    AT("WARPS", rows.warps),
+    AT("VARIANT", rows.variant),
+    AT("HOLD", rows.hold),
+    AT("RING_SLOTS", rows.ring_slots),
+    AT("DELAY", rows.delay),
+    AT("HELD_AS_WORDS", rows.held_as_words),
+    AT("EARLY", rows.early),
+    AT("GROUPS", rows.groups),
+    AT("PIXELS", rows.pixels),
+    AT("DENSE", rows.dense),
+    AT("LEVELS", rows.levels),
+    AT("SLICED", rows.sliced),
+    {NULL, 0, 0},
 };
 
 const cuda_constant rows_backward_list[] = {
-    {"COLS", offsetof(cuda_spec, rows.cols)},
-    {"WIDTH", offsetof(cuda_spec, rows.width)},
-    {"THREADS_PER_ROW", offsetof(cuda_spec, rows.threads_per_row)},
-    {"CHUNKS_PER_THREAD", offsetof(cuda_spec, rows.chunks_per_thread)},
-    {"ROWS", offsetof(cuda_spec, rows.rows)},
-    {"WARPS", offsetof(cuda_spec, rows.warps)},
-    {"TEAMS", offsetof(cuda_spec, rows.teams)},
-    {"VARIANT", offsetof(cuda_spec, rows.variant)},
-    {"HOLD", offsetof(cuda_spec, rows.hold)},
-    {"RING_SLOTS", offsetof(cuda_spec, rows.ring_slots)},
-    {"DELAY", offsetof(cuda_spec, rows.delay)},
-    {"PLANES", offsetof(cuda_spec, rows.planes)},
-    {"DENSE", offsetof(cuda_spec, rows.dense)},
-    {"DSUM_IN_RING", offsetof(cuda_spec, rows.dsum_in_ring)},
-    {"LEVELS", offsetof(cuda_spec, rows.levels)},
-    {"SLICED", offsetof(cuda_spec, rows.sliced)},
-    {NULL, 0},
+    AT("COLS", rows.cols),
+    AT("WIDTH", rows.width),
+    AT("THREADS_PER_ROW", rows.threads_per_row),
+    AT("CHUNKS_PER_THREAD", rows.chunks_per_thread),
+    AT("ROWS", rows.rows),
+    AT("WARPS", rows.warps),
+    AT("TEAMS", rows.teams),
+    AT("VARIANT", rows.variant),
+    AT("HOLD", rows.hold),
+    AT("RING_SLOTS", rows.ring_slots),
+    AT("DELAY", rows.delay),
+    AT("PLANES", rows.planes),
+    AT("DENSE", rows.dense),
+    AT("DSUM_IN_RING", rows.dsum_in_ring),
+    AT("LEVELS", rows.levels),
+    AT("SLICED", rows.sliced),
+    {NULL, 0, 0},
 };
 
 const cuda_constant rows_long_list[] = {
-    {"COLS", offsetof(cuda_spec, rows.cols)},
-    {"WIDTH", offsetof(cuda_spec, rows.width)},
-    {"WARPS", offsetof(cuda_spec, rows.warps)},
-    {NULL, 0},
+    AT("COLS", rows.cols),
+    AT("WIDTH", rows.width),
+    AT("WARPS", rows.warps),
+    {NULL, 0, 0},
 };
 
 const cuda_constant channels_list[] = {
-    {"COLS", offsetof(cuda_spec, channels.cols)},
-    {"PIXELS", offsetof(cuda_spec, channels.pixels)},
-    {"TILE_PIXELS", offsetof(cuda_spec, channels.tile_pixels)},
-    {"DEPTH", offsetof(cuda_spec, channels.depth)},
-    {"LINE_CHANNELS", offsetof(cuda_spec, channels.line_channels)},
-    {"WIDTH", offsetof(cuda_spec, channels.width)},
-    {"LANES", offsetof(cuda_spec, channels.lanes)},
-    {"PLANES", offsetof(cuda_spec, channels.planes)},
-    {"WARPS", offsetof(cuda_spec, channels.warps)},
-    {"RING_SLOTS", offsetof(cuda_spec, channels.ring_slots)},
-    {"LAST", offsetof(cuda_spec, channels.last)},
-    {"OUT_THROUGH_SHARED", offsetof(cuda_spec, channels.out_through_shared)},
-    {NULL, 0},
+    AT("COLS", channels.cols),
+    AT("PIXELS", channels.pixels),
+    AT("TILE_PIXELS", channels.tile_pixels),
+    AT("DEPTH", channels.depth),
+    AT("LINE_CHANNELS", channels.line_channels),
+    AT("WIDTH", channels.width),
+    AT("LANES", channels.lanes),
+    AT("PLANES", channels.planes),
+    AT("WARPS", channels.warps),
+    AT("RING_SLOTS", channels.ring_slots),
+    AT("LAST", channels.last),
+    AT("OUT_THROUGH_SHARED", channels.out_through_shared),
+    {NULL, 0, 0},
 };
 
 const cuda_constant groups_list[] = {
-    {"VARIANT", offsetof(cuda_spec, groups.variant)},
-    {"GROUPS", offsetof(cuda_spec, groups.groups)},
-    {"DEPTH", offsetof(cuda_spec, groups.depth)},
-    {"PIXELS", offsetof(cuda_spec, groups.pixels)},
-    {"COLS", offsetof(cuda_spec, groups.cols)},
-    {"PIECE", offsetof(cuda_spec, groups.piece)},
-    {"WIDTH", offsetof(cuda_spec, groups.width)},
-    {"LANES", offsetof(cuda_spec, groups.lanes)},
-    {"THREADS_PER_CHANNEL", offsetof(cuda_spec, groups.lanes)}, /* of tiles */
-    {"PLANES", offsetof(cuda_spec, groups.planes)},
-    {"WARPS", offsetof(cuda_spec, groups.warps)},
-    {"ROWS", offsetof(cuda_spec, groups.rows)},
-    {"OUT_LIES_AS_X", offsetof(cuda_spec, groups.out_lies_as_x)},
-    {"LAST", offsetof(cuda_spec, groups.last)},
-    {NULL, 0},
+    AT("VARIANT", groups.variant),
+    AT("GROUPS", groups.groups),
+    AT("DEPTH", groups.depth),
+    AT("PIXELS", groups.pixels),
+    AT("COLS", groups.cols),
+    AT("PIECE", groups.piece),
+    AT("WIDTH", groups.width),
+    AT("LANES", groups.lanes),
+    AT("THREADS_PER_CHANNEL", groups.lanes), /* of tiles */
+    AT("PLANES", groups.planes),
+    AT("WARPS", groups.warps),
+    AT("ROWS", groups.rows),
+    AT("OUT_LIES_AS_X", groups.out_lies_as_x),
+    AT("LAST", groups.last),
+    {NULL, 0, 0},
 };
 
 const cuda_constant strips_list[] = {
-    {"GROUPS", offsetof(cuda_spec, groups.groups)},
-    {"DEPTH", offsetof(cuda_spec, groups.depth)},
-    {"PIXELS", offsetof(cuda_spec, groups.pixels)},
-    {"COLS", offsetof(cuda_spec, groups.cols)},
-    {"TILE_CHANNELS", offsetof(cuda_spec, groups.tile_channels)},
-    {"PIECE", offsetof(cuda_spec, groups.piece)},
-    {"WIDTH", offsetof(cuda_spec, groups.width)},
-    {"LANES", offsetof(cuda_spec, groups.lanes)},
-    {"PLANES", offsetof(cuda_spec, groups.planes)},
-    {"WARPS", offsetof(cuda_spec, groups.warps)},
-    {"HOLD", offsetof(cuda_spec, groups.hold)},
-    {"AHEAD", offsetof(cuda_spec, groups.ahead)},
-    {"LATE_HALF", offsetof(cuda_spec, groups.late_half)},
-    {NULL, 0},
+    AT("GROUPS", groups.groups),
+    AT("DEPTH", groups.depth),
+    AT("PIXELS", groups.pixels),
+    AT("COLS", groups.cols),
+    AT("TILE_CHANNELS", groups.tile_channels),
+    AT("PIECE", groups.piece),
+    AT("WIDTH", groups.width),
+    AT("LANES", groups.lanes),
+    AT("PLANES", groups.planes),
+    AT("WARPS", groups.warps),
+    AT("HOLD", groups.hold),
+    AT("AHEAD", groups.ahead),
+    AT("LATE_HALF", groups.late_half),
+    {NULL, 0, 0},
 };
 
 const cuda_constant batch_list[] = {
-    {"VARIANT", offsetof(cuda_spec, batch.variant)},
-    {"LAST", offsetof(cuda_spec, batch.last)},
-    {"PIXELS", offsetof(cuda_spec, batch.pixels)},
-    {"WIDTH", offsetof(cuda_spec, batch.width)},
-    {"LANES", offsetof(cuda_spec, batch.lanes)},
-    {"WARPS", offsetof(cuda_spec, batch.warps)},
-    {"AT_ONCE", offsetof(cuda_spec, batch.at_once)},
-    {"HOLD", offsetof(cuda_spec, batch.hold)},
-    {"FROZEN", offsetof(cuda_spec, batch.frozen)},
-    {"ALONE", offsetof(cuda_spec, batch.alone)},
-    {NULL, 0},
+    AT("VARIANT", batch.variant),
+    AT("LAST", batch.last),
+    AT("PIXELS", batch.pixels),
+    AT("WIDTH", batch.width),
+    AT("LANES", batch.lanes),
+    AT("WARPS", batch.warps),
+    AT("AT_ONCE", batch.at_once),
+    AT("HOLD", batch.hold),
+    AT("FROZEN", batch.frozen),
+    AT("ALONE", batch.alone),
+    {NULL, 0, 0},
 };
 
 const cuda_constant general_list[] = {
-    {"LANES", offsetof(cuda_spec, general.lanes)},
-    {"WARPS", offsetof(cuda_spec, general.warps)},
-    {"SLICES", offsetof(cuda_spec, general.slices)},
-    {NULL, 0},
+    AT("LANES", general.lanes),
+    AT("WARPS", general.warps),
+    AT("SLICES", general.slices),
+    {NULL, 0, 0},
 };
 
 const cuda_constant stages_backward_rows_list[] = {
-    {"COLS", offsetof(cuda_spec, rows.cols)},
-    {"WIDTH", offsetof(cuda_spec, rows.width)},
-    {"THREADS_PER_ROW", offsetof(cuda_spec, rows.threads_per_row)},
-    {"CHUNKS_PER_THREAD", offsetof(cuda_spec, rows.chunks_per_thread)},
-    {"WARPS", offsetof(cuda_spec, rows.warps)},
-    {"TEAMS", offsetof(cuda_spec, rows.teams)},
-    {"RING_SLOTS", offsetof(cuda_spec, rows.ring_slots)},
-    {"GATE_BEFORE", offsetof(cuda_spec, stages.gate_before)},
-    {"DROPOUT", offsetof(cuda_spec, stages.dropout)},
-    {"TWO_LEVELS", offsetof(cuda_spec, stages.two_levels)},
-    {"BY_SAMPLE", offsetof(cuda_spec, stages.by_sample)},
-    {"VARIES", offsetof(cuda_spec, stages.varies)},
-    {"ALIKE", offsetof(cuda_spec, stages.alike)},
-    {"INDEX_ALIGNED", offsetof(cuda_spec, stages.index_aligned)},
-    {NULL, 0},
+    AT("COLS", rows.cols),
+    AT("WIDTH", rows.width),
+    AT("THREADS_PER_ROW", rows.threads_per_row),
+    AT("CHUNKS_PER_THREAD", rows.chunks_per_thread),
+    AT("WARPS", rows.warps),
+    AT("TEAMS", rows.teams),
+    AT("RING_SLOTS", rows.ring_slots),
+    AT("GATE_BEFORE", stages.gate_before),
+    AT("DROPOUT", stages.dropout),
+    AT("TWO_LEVELS", stages.two_levels),
+    AT("BY_SAMPLE", stages.by_sample),
+    AT("VARIES", stages.varies),
+    AT("ALIKE", stages.alike),
+    AT("INDEX_ALIGNED", stages.index_aligned),
+    {NULL, 0, 0},
 };
 
 const cuda_constant stages_samples_list[] = {
-    {"COLS", offsetof(cuda_spec, finish.cols)},
-    {"LANES", offsetof(cuda_spec, finish.lanes)},
-    {"ROWS", offsetof(cuda_spec, finish.rows)},
-    {"SLICES", offsetof(cuda_spec, finish.slices)},
-    {NULL, 0},
+    AT("COLS", finish.cols),
+    AT("LANES", finish.lanes),
+    AT("ROWS", finish.rows),
+    AT("SLICES", finish.slices),
+    {NULL, 0, 0},
 };
 
 const cuda_constant stages_backward_list[] = {
-    {"LANES", offsetof(cuda_spec, stages_back.lanes)},
-    {"WARPS", offsetof(cuda_spec, stages_back.warps)},
-    {"SLICES", offsetof(cuda_spec, stages_back.slices)},
-    {"TARGET", offsetof(cuda_spec, stages_back.target)},
-    {"GATED", offsetof(cuda_spec, stages_back.gate)},
-    {"DROPS", offsetof(cuda_spec, stages_back.drops)},
-    {"SINGLE", offsetof(cuda_spec, stages_back.single)},
-    {NULL, 0},
+    AT("LANES", stages_back.lanes),   AT("WARPS", stages_back.warps),
+    AT("SLICES", stages_back.slices), AT("TARGET", stages_back.target),
+    AT("GATED", stages_back.gate),    AT("DROPS", stages_back.drops),
+    AT("SINGLE", stages_back.single), {NULL, 0, 0},
 };
 
 #define STAGES_LIST                                                                                \
-    {"GATE_BEFORE", offsetof(cuda_spec, stages.gate_before)},                                      \
-        {"ROUND_XHAT", offsetof(cuda_spec, stages.round_xhat)},                                    \
-        {"DROPOUT", offsetof(cuda_spec, stages.dropout)}, {                                        \
-        "POWER_OF_TWO", offsetof(cuda_spec, stages.power_of_two)                                   \
-    }
+    AT("GATE_BEFORE", stages.gate_before), AT("ROUND_XHAT", stages.round_xhat),                    \
+        AT("DROPOUT", stages.dropout), AT("POWER_OF_TWO", stages.power_of_two)
 
 const cuda_constant stages_forward_list[] = {
-    {"COLS", offsetof(cuda_spec, rows.cols)},
-    {"WIDTH", offsetof(cuda_spec, rows.width)},
-    {"THREADS_PER_ROW", offsetof(cuda_spec, rows.threads_per_row)},
-    {"CHUNKS_PER_THREAD", offsetof(cuda_spec, rows.chunks_per_thread)},
-    {"ROWS", offsetof(cuda_spec, rows.rows)},
-    {"WARPS", offsetof(cuda_spec, rows.warps)},
-    {"VARIANT", offsetof(cuda_spec, rows.variant)},
-    {"HOLD", offsetof(cuda_spec, rows.hold)},
-    {"RING_SLOTS", offsetof(cuda_spec, rows.ring_slots)},
-    {"DELAY", offsetof(cuda_spec, rows.delay)},
-    {"HELD_AS_WORDS", offsetof(cuda_spec, rows.held_as_words)},
-    {"EARLY", offsetof(cuda_spec, rows.early)},
-    {"GROUPS", offsetof(cuda_spec, rows.groups)},
-    {"PIXELS", offsetof(cuda_spec, rows.pixels)},
-    {"DENSE", offsetof(cuda_spec, rows.dense)},
+    AT("COLS", rows.cols),
+    AT("WIDTH", rows.width),
+    AT("THREADS_PER_ROW", rows.threads_per_row),
+    AT("CHUNKS_PER_THREAD", rows.chunks_per_thread),
+    AT("ROWS", rows.rows),
+    AT("WARPS", rows.warps),
+    AT("VARIANT", rows.variant),
+    AT("HOLD", rows.hold),
+    AT("RING_SLOTS", rows.ring_slots),
+    AT("DELAY", rows.delay),
+    AT("HELD_AS_WORDS", rows.held_as_words),
+    AT("EARLY", rows.early),
+    AT("GROUPS", rows.groups),
+    AT("PIXELS", rows.pixels),
+    AT("DENSE", rows.dense),
     STAGES_LIST,
-    {"WANT_Y", offsetof(cuda_spec, stages.want_y)},
-    {"GATE_IN_SHARED", offsetof(cuda_spec, stages.gate_in_shared)},
-    {"TWO_LEVELS", offsetof(cuda_spec, stages.two_levels)},
-    {"INDEX_ALIGNED", offsetof(cuda_spec, stages.index_aligned)},
-    {"SCALE_BLOCK", offsetof(cuda_spec, stages.scale_block)},
-    {"VARIES", offsetof(cuda_spec, stages.varies)},
-    {"ALIKE", offsetof(cuda_spec, stages.alike)},
-    {NULL, 0},
+    AT("WANT_Y", stages.want_y),
+    AT("GATE_IN_SHARED", stages.gate_in_shared),
+    AT("TWO_LEVELS", stages.two_levels),
+    AT("INDEX_ALIGNED", stages.index_aligned),
+    AT("SCALE_BLOCK", stages.scale_block),
+    AT("VARIES", stages.varies),
+    AT("ALIKE", stages.alike),
+    {NULL, 0, 0},
 };
 
 const cuda_constant stages_general_list[] = {
-    {"LANES", offsetof(cuda_spec, general.lanes)},
-    {"WARPS", offsetof(cuda_spec, general.warps)},
-    {"SLICES", offsetof(cuda_spec, general.slices)},
+    AT("LANES", general.lanes),
+    AT("WARPS", general.warps),
+    AT("SLICES", general.slices),
     STAGES_LIST,
-    {"STAGES_DOUBLE", offsetof(cuda_spec, stages.is_double)},
-    {"S_TYPE", offsetof(cuda_spec, stages.sum_type)},
-    {NULL, 0},
+    AT("STAGES_DOUBLE", stages.is_double),
+    AT("S_TYPE", stages.sum_type),
+    {NULL, 0, 0},
 };
 
 const cuda_constant stages_sum_list[] = {
-    {"WIDTH", offsetof(cuda_spec, sum.width)},
-    {"CHUNKS", offsetof(cuda_spec, sum.chunks)},
-    {"WARPS", offsetof(cuda_spec, sum.warps)},
-    {"AXES", offsetof(cuda_spec, sum.axes)},
-    {"NARROW", offsetof(cuda_spec, sum.narrow)},
-    {"DROPOUT", offsetof(cuda_spec, stages.dropout)},
-    {"INDEX_ALIGNED", offsetof(cuda_spec, stages.index_aligned)},
-    {"ALIKE", offsetof(cuda_spec, stages.alike)},
-    {NULL, 0},
+    AT("WIDTH", sum.width),
+    AT("CHUNKS", sum.chunks),
+    AT("WARPS", sum.warps),
+    AT("AXES", sum.axes),
+    AT("NARROW", sum.narrow),
+    AT("DROPOUT", stages.dropout),
+    AT("INDEX_ALIGNED", stages.index_aligned),
+    AT("ALIKE", stages.alike),
+    {NULL, 0, 0},
 };
 
 const cuda_constant finish_list[] = {
-    {"COLS", offsetof(cuda_spec, finish.cols)},
-    {"LANES", offsetof(cuda_spec, finish.lanes)},
-    {"ROWS", offsetof(cuda_spec, finish.rows)},
-    {"SLICES", offsetof(cuda_spec, finish.slices)},
-    {NULL, 0},
+    AT("COLS", finish.cols),
+    AT("LANES", finish.lanes),
+    AT("ROWS", finish.rows),
+    AT("SLICES", finish.slices),
+    {NULL, 0, 0},
 };
 
 /* Whether it is role_words, and no number. */
 static bool is_set(const cuda_constant *c) {
-    return c->offset == offsetof(cuda_spec, stages.varies) ||
-           c->offset == offsetof(cuda_spec, stages.alike);
+    return c->bytes == sizeof(role_words);
 }
 
 /* The number of the tensor that a text names, such as "x]"; -1: none. */
@@ -259,7 +254,16 @@ static int role_of(const char *name) {
     return -1;
 }
 
-/* Where such a constant is: one byte or four of them. NULL: there is none. */
+/* A number of one byte or of four. */
+static int32_t number_at(const void *at, size_t bytes) {
+    int32_t value;
+    if (bytes == 1)
+        return *(const uint8_t *)at;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+/* Where such a constant is, and of how many bytes. NULL: there is none. */
 static char *place_of(cuda_spec *spec, const char *name, size_t *bytes) {
     const cuda_constant *const lists[] = {cuda_kernel_of(spec)->constants, common_list};
     static const char type[] = "TYPES[", access[] = "ACCESSES[";
@@ -269,11 +273,12 @@ static char *place_of(cuda_spec *spec, const char *name, size_t *bytes) {
         const int r = role_of(name + (is_type ? sizeof type : sizeof access) - 1);
         return r < 0 ? NULL : (char *)(is_type ? &spec->type[r] : &spec->access[r]);
     }
-    *bytes = sizeof(int32_t);
     for (int i = 0; i < 2; i++)
         for (const cuda_constant *c = lists[i]; c->name; c++)
-            if (!strcmp(c->name, name) && !is_set(c))
+            if (!strcmp(c->name, name) && !is_set(c)) {
+                *bytes = c->bytes;
                 return (char *)spec + c->offset;
+            }
     return NULL;
 }
 
@@ -281,13 +286,9 @@ bool cuda_spec_get(const cuda_spec *spec, const char *name, int32_t *value) {
     cuda_spec own = *spec;
     size_t bytes;
     const char *const at = place_of(&own, name, &bytes);
-    if (!at)
-        return false;
-    if (bytes == 1)
-        *value = *(const uint8_t *)at;
-    else
-        memcpy(value, at, bytes);
-    return true;
+    if (at)
+        *value = number_at(at, bytes);
+    return at != NULL;
 }
 
 bool cuda_spec_set(cuda_spec *spec, const char *name, int32_t value) {
@@ -316,7 +317,7 @@ static void append_constant(text *to, const cuda_constant *c, const void *at) {
         append(to, "constexpr unsigned long long %s = 0x%x%08xull;\n", c->name, set->word[1],
                set->word[0]);
     } else {
-        append(to, "constexpr int %s = %d;\n", c->name, *(const int32_t *)at);
+        append(to, "constexpr int %s = %d;\n", c->name, number_at(at, c->bytes));
     }
 }
 

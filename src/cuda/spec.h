@@ -71,15 +71,16 @@ enum backward_hold {
 
 typedef struct rows_constants {
     int32_t cols, width, threads_per_row, chunks_per_thread, rows, warps, teams;
-    int32_t variant;
-    int32_t hold;          /* forward_hold or backward_hold */
-    int32_t held_as_words; /* forward ROWS_IN_RUNS: registers hold a row as it is in memory */
-    int32_t ring_slots, delay, early;
+    int32_t ring_slots, delay;
     int32_t groups, pixels; /* of rows that are groups of channels */
     int32_t planes;         /* of ROWS_IN_RUNS */
-    int32_t dense;          /* not ROWS_PLAIN: whose rows follow each other */
-    int32_t dsum_in_ring;   /* backward: dsum comes as x and dy do */
-    int32_t levels, sliced; /* row_levels.cu */
+    uint8_t variant;
+    uint8_t hold;          /* forward_hold or backward_hold */
+    uint8_t held_as_words; /* forward ROWS_IN_RUNS: registers hold a row as it is in memory */
+    uint8_t early;
+    uint8_t dense;          /* not ROWS_PLAIN: whose rows follow each other */
+    uint8_t dsum_in_ring;   /* backward: dsum comes as x and dy do */
+    uint8_t levels, sliced; /* row_levels.cu */
 } rows_constants;
 
 typedef struct channels_constants {
@@ -100,17 +101,17 @@ enum groups_variant {
 };
 
 typedef struct groups_constants {
-    int32_t variant; /* groups_variant */
     int32_t groups, depth, pixels, cols;
     int32_t tile_channels; /* of a strip */
     int32_t piece, width, planes, warps;
-    int32_t lanes;         /* of tiles: the threads that share a channel */
-    int32_t rows;          /* of a tile */
-    int32_t out_lies_as_x; /* of tiles */
-    int32_t last;
-    int32_t hold;      /* of strips: steps of a thread that wait in shared memory; 0: all */
-    int32_t ahead;         /* of strips over blocks anywhere: summed while others are written */
-    int32_t late_half; /* of strips over blocks anywhere: the later half begins after the barrier */
+    int32_t lanes;   /* of tiles: the threads that share a channel */
+    int32_t rows;    /* of a tile */
+    int32_t hold;    /* of strips: steps of a thread that wait in shared memory; 0: all */
+    uint8_t variant; /* groups_variant */
+    uint8_t last;
+    uint8_t out_lies_as_x; /* of tiles */
+    uint8_t ahead;     /* of strips over blocks anywhere: summed while others are written */
+    uint8_t late_half; /* of strips over blocks anywhere: the later half begins after the barrier */
 } groups_constants;
 
 /* Which kernel batches go through (kernels/batch/batch.cu). */
@@ -161,13 +162,15 @@ static inline void role_words_add(role_words *set, role r) {
 /* Of the kernels that know what stands around the norm, beside those of rows or the general ones.
  */
 typedef struct stages_constants {
-    int32_t gate_before, round_xhat, dropout, power_of_two;
-    int32_t is_double, sum_type; /* general: s is made in f64; a dtype, DTYPE_NONE: not rounded */
-    int32_t want_y;              /* rows: or y only stands for what it would be */
-    int32_t two_levels, index_aligned, scale_block;
+    uint8_t gate_before, round_xhat, dropout, power_of_two;
+    uint8_t is_double, sum_type; /* general: s is made in f64; a dtype, DTYPE_NONE: not rounded */
+    uint8_t want_y;              /* rows: or y only stands for what it would be */
+    uint8_t two_levels, index_aligned;
+    uint8_t gate_in_shared; /* forward of rows: the gate behind the norm waits there */
+    uint8_t by_sample;      /* backward: rows that share a row of scale and shift belong together */
+    uint8_t unused;         /* so that there are no bytes between the numbers */
+    int32_t scale_block;
     role_words varies, alike;
-    int32_t gate_in_shared; /* forward of rows: the gate behind the norm waits there */
-    int32_t by_sample;      /* backward: rows that share a row of scale and shift belong together */
 } stages_constants;
 
 /* ---- The specialisation ---------------------------------------------------------------------- */
@@ -175,10 +178,10 @@ typedef struct stages_constants {
 typedef struct cuda_spec {
     int32_t kernel; /* a cuda_kernel */
     /* What is known of the problem. */
-    int32_t real_double; /* the kernel computes in f64 */
-    int32_t kind, activation, pass, weight_offset;
-    int32_t correct; /* backward: the saved mean's rounding is mended */
-    int32_t want_dweight, want_dbias;
+    uint8_t real_double; /* the kernel computes in f64 */
+    uint8_t kind, activation, pass, weight_offset;
+    uint8_t correct; /* backward: the saved mean's rounding is mended */
+    uint8_t want_dweight, want_dbias;
     /* Whole words of bytes, so that there are none between the numbers. */
     uint8_t type[(ROLE_COUNT + 3) / 4 * 4];   /* dtypes, DTYPE_NONE: absent */
     uint8_t access[(ROLE_COUNT + 3) / 4 * 4]; /* bytes that parts are aligned to, up to 16 */
@@ -199,10 +202,11 @@ typedef struct cuda_spec {
     stages_constants stages;
 } cuda_spec;
 
-/* A constant that a kernel's text asks for: its name there, and where it is in a spec. */
+/* A constant that a kernel's text asks for: its name there, and where it is in a spec: a number of
+ * one byte or four, or role_words. */
 typedef struct cuda_constant {
     const char *name;
-    size_t offset;
+    size_t offset, bytes;
 } cuda_constant;
 
 /* The constants of a text beside those that all have, closed by a name of NULL. */

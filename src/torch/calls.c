@@ -40,8 +40,6 @@ static const char *const operation_names[OPERATION_COUNT] = {
     "planish::norm_pair",
     "planish::norm_pair_backward",
     "planish::batch_norm",
-    "planish::batch_norm_apply",
-    "planish::batch_norm_backward",
     "planish::norm_part_statistics",
     "planish::norm_apply",
     "planish::norm_backward_statistics",

@@ -103,8 +103,6 @@ void norm_pair_backward(stack_value *stack, uint64_t argument_count, uint64_t re
 
 /* batch_operators.c */
 void batch_norm(stack_value *stack, uint64_t argument_count, uint64_t return_count);
-void batch_norm_apply(stack_value *stack, uint64_t argument_count, uint64_t return_count);
-void batch_norm_gradients(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 
 /* quantized_norm.c */
 void quantized_norm(stack_value *stack, uint64_t argument_count, uint64_t return_count);

@@ -1,27 +1,44 @@
 /*
- * planish's operators for norms of which a tensor has a part of each row: what the parts exchange
- * stands between two of them (planish.h, PLANISH_STATISTICS to PLANISH_BACKWARD_STATISTICS).
- * python/planish/operators/parts.py exchanges it, and sync_batch.py the statistics of batches. Axes
- * and options are those of options.h; of these OPTION_RMS, OPTION_DENSE, the weight's offset,
- * dtypes and what is wanted.
+ * planish's operators for the passes of a norm, between which its statistics are at hand
+ * (planish.h, PLANISH_STATISTICS to PLANISH_BACKWARD_STATISTICS): those of rows of which a tensor
+ * has a part, whose parts exchange them (python/planish/operators/parts.py, sync_batch.py), and
+ * those that are kept over many calls, such as a batch norm's in inference (batch.py). Axes and
+ * options are those of options.h; of these OPTION_RMS, OPTION_DENSE, OPTION_RUNNING, the
+ * activation, the weight's offset, dtypes and what is wanted.
  *
  *     norm_part_statistics(x, int axes, int options) -> (mean, m2)
- *     norm_apply(x, rstd, mean?, weight?, bias?, int axes, int options) -> y
+ *     norm_apply(x, spread, mean?, addend?, weight?, bias?, int axes, int options, float eps) -> y
  *     norm_backward_statistics(dy, x, rstd, mean?, weight?, int axes, int options)
  *         -> (c1, c2, dweight, dbias)
- *     norm_backward_apply(dy, x, rstd, c2, mean?, c1?, weight?, int axes, int options) -> dx
+ *     norm_backward_apply(dy, x, spread, mean?, c1?, c2?, y?, addend?, weight?, bias?, int axes,
+ *                         int options, float eps) -> (dx, daddend, dweight, dbias)
  *
- * What is not there is undefined: mean and c1 of RMS, gradients that are not wanted (bits 2 and
- * 3, as norm_backward has them). Statistics are f64, with x's rank, 1 on every reduced axis;
- * y and dx are laid out as torch.empty_like(x); dweight and dbias are dense, of the weight's dtype,
- * or x's.
+ * spread is rstd, and mean the mean, of x or of all the parts that x is one of; with OPTION_RUNNING
+ * they are the running variance and mean, which do not depend on x. c1 and c2 are what all parts
+ * make together. y stands in for addend and bias where the activation is a ReLU. What is wanted:
+ * the bits of the four gradients in their order, and one more: dweight and dbias are not rounded to
+ * the dtype of their parameters.
+ *
+ * What is not there or not wanted is undefined. Statistics that are made are f64, with x's rank, 1
+ * on every reduced axis; y, dx and daddend are laid out as torch.empty_like(x), daddend in addend's
+ * dtype or x's; dweight and dbias are dense, of their parameter's dtype, or the weight's, or x's.
  */
 #include "norm_call.h"
 
 #include "calls.h"
 #include "kernels.h"
 
-enum { WANTS_DWEIGHT = 1 << 2, WANTS_DBIAS = 1 << 3 };
+enum {
+    WANTS_DX = 1,
+    WANTS_DADDEND = 2,
+    WANTS_DWEIGHT = 4,
+    WANTS_DBIAS = 8,
+    WANTS_SUMS = 16, /* not rounded */
+};
+
+static int wanted_in(const norm_call *c) {
+    return option_field(c->options, WANTED_AT, BYTE_BITS);
+}
 
 static void make_statistic(norm_call *c, role r) {
     if (!kind_lacks(c->op.kind, r))
@@ -45,15 +62,30 @@ void norm_part_statistics(stack_value *stack, uint64_t argument_count, uint64_t 
 void norm_apply(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
     INSIDE call = call_enter(NORM_APPLY, BOXED);
-    static const role inputs[5] = {ROLE_X, ROLE_RSTD, ROLE_MEAN, ROLE_WEIGHT, ROLE_BIAS};
+    enum { INPUTS = 6 };
+    static const role own[INPUTS] = {ROLE_X,      ROLE_RSTD,   ROLE_MEAN,
+                                     ROLE_ADDEND, ROLE_WEIGHT, ROLE_BIAS};
+    static const role running[INPUTS] = {ROLE_X,      ROLE_RUNNING_VAR, ROLE_RUNNING_MEAN,
+                                         ROLE_ADDEND, ROLE_WEIGHT,      ROLE_BIAS};
     static const role outputs[1] = {ROLE_Y};
     layout rooms[ROLE_COUNT];
-    NORM_CALL c = {.op = op_of(stack[5], stack[6]), .options = stack[6], .rooms = rooms};
-    norm_call_take(&c, stack, inputs, 5, 2);
+    NORM_CALL c = {.op = op_of(stack[6], stack[7]), .options = stack[7], .rooms = rooms};
+    c.op.eps = take_double(stack[8]);
+    norm_call_take(&c, stack, c.options & OPTION_RUNNING ? running : own, INPUTS, 2);
     norm_call_view(&c, 0);
     norm_call_make_full(&c, ROLE_Y, norm_call_dtype(&c, DTYPE_AT), c.options & OPTION_DENSE);
     norm_call_run(&c, PLANISH_APPLY, false);
     norm_call_give(&c, stack, outputs, 1);
+}
+
+/* A parameter's gradient, where it is wanted. */
+static void make_gradient(norm_call *c, role gradient, role parameter, int wants) {
+    const int wanted = wanted_in(c);
+    const role r = c->given[parameter] ? parameter : c->given[ROLE_WEIGHT] ? ROLE_WEIGHT : ROLE_X;
+    const int32_t wide = norm_call_is_double(c) ? torch.f64 : torch.f32;
+    if (wanted & wants)
+        norm_call_make_dense(c, gradient, c->op.affine_axes, false,
+                             wanted & WANTS_SUMS ? wide : view_dtype(&c->view[r]));
 }
 
 void norm_backward_statistics(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
@@ -65,14 +97,10 @@ void norm_backward_statistics(stack_value *stack, uint64_t argument_count, uint6
     NORM_CALL c = {.op = op_of(stack[5], stack[6]), .options = stack[6], .rooms = rooms};
     norm_call_take(&c, stack, inputs, 5, 3);
     norm_call_view(&c, 0);
-    const int wanted = option_field(c.options, WANTED_AT, BYTE_BITS);
-    const role like = c.given[ROLE_WEIGHT] ? ROLE_WEIGHT : ROLE_X;
     for (int i = 0; i < 2; i++)
         make_statistic(&c, outputs[i]);
-    for (int i = 2; i < 4; i++)
-        if (wanted & (i == 2 ? WANTS_DWEIGHT : WANTS_DBIAS))
-            norm_call_make_dense(&c, outputs[i], c.op.affine_axes, false,
-                                 view_dtype(&c.view[like]));
+    make_gradient(&c, ROLE_DWEIGHT, ROLE_WEIGHT, WANTS_DWEIGHT);
+    make_gradient(&c, ROLE_DBIAS, ROLE_BIAS, WANTS_DBIAS);
     norm_call_run(&c, PLANISH_BACKWARD_STATISTICS, false);
     norm_call_give(&c, stack, outputs, 4);
 }
@@ -80,14 +108,28 @@ void norm_backward_statistics(stack_value *stack, uint64_t argument_count, uint6
 void norm_backward_apply(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
     INSIDE call = call_enter(NORM_BACKWARD_APPLY, BOXED);
-    static const role inputs[7] = {ROLE_DY,   ROLE_X,  ROLE_RSTD,  ROLE_C2,
-                                   ROLE_MEAN, ROLE_C1, ROLE_WEIGHT};
-    static const role outputs[1] = {ROLE_DX};
+    enum { INPUTS = 10, OUTPUTS = 4 };
+    static const role own[INPUTS] = {ROLE_DY, ROLE_X, ROLE_RSTD,   ROLE_MEAN,   ROLE_C1,
+                                     ROLE_C2, ROLE_Y, ROLE_ADDEND, ROLE_WEIGHT, ROLE_BIAS};
+    static const role running[INPUTS] = {ROLE_DY,     ROLE_X,   ROLE_RUNNING_VAR, ROLE_RUNNING_MEAN,
+                                         ROLE_C1,     ROLE_C2,  ROLE_Y,           ROLE_ADDEND,
+                                         ROLE_WEIGHT, ROLE_BIAS};
+    static const role outputs[OUTPUTS] = {ROLE_DX, ROLE_DADDEND, ROLE_DWEIGHT, ROLE_DBIAS};
     layout rooms[ROLE_COUNT];
-    NORM_CALL c = {.op = op_of(stack[7], stack[8]), .options = stack[8], .rooms = rooms};
-    norm_call_take(&c, stack, inputs, 7, 4);
+    NORM_CALL c = {.op = op_of(stack[10], stack[11]), .options = stack[11], .rooms = rooms};
+    c.op.eps = take_double(stack[12]);
+    norm_call_take(&c, stack, c.options & OPTION_RUNNING ? running : own, INPUTS, 3);
     norm_call_view(&c, 0);
-    norm_call_make_full(&c, ROLE_DX, norm_call_dtype(&c, DTYPE_AT), false);
-    norm_call_run(&c, PLANISH_BACKWARD, false);
-    norm_call_give(&c, stack, outputs, 1);
+    const int wanted = wanted_in(&c);
+    if (wanted & WANTS_DX)
+        norm_call_make_full(&c, ROLE_DX, norm_call_dtype(&c, DTYPE_AT), false);
+    if (wanted & WANTS_DADDEND)
+        norm_call_make_full(&c, ROLE_DADDEND,
+                            view_dtype(&c.view[c.given[ROLE_ADDEND] ? ROLE_ADDEND : ROLE_X]),
+                            false);
+    make_gradient(&c, ROLE_DWEIGHT, ROLE_WEIGHT, WANTS_DWEIGHT);
+    make_gradient(&c, ROLE_DBIAS, ROLE_BIAS, WANTS_DBIAS);
+    if (wanted)
+        norm_call_run(&c, PLANISH_BACKWARD, false);
+    norm_call_give(&c, stack, outputs, OUTPUTS);
 }

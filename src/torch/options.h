@@ -24,6 +24,9 @@ enum {
     OPTION_TRANSPOSED = 1 << 7,      /* blocks first, rows padded */
 };
 
+/* The spread of statistics that are given is the running variance, and not rstd. */
+#define OPTION_RUNNING (UINT64_C(1) << 40)
+
 /* Fields of options: where they begin, and how many bits they have. */
 enum {
     ACTIVATION_AT = 8,     /* planish_activation */

@@ -41,26 +41,21 @@ static const struct {
      "Tensor)",
      norm_pair_backward},
     {"batch_norm(Tensor x, Tensor? addend, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, "
-     "Tensor(b!)? running_var, int activation, bool save, float momentum, float eps) -> (Tensor, "
+     "Tensor(b!)? running_var, int axes, int options, float momentum, float eps) -> (Tensor, "
      "Tensor, Tensor)",
      batch_norm},
-    {"batch_norm_apply(Tensor x, Tensor mean, Tensor spread, Tensor? addend, Tensor? weight, "
-     "Tensor? bias, int activation, bool running, float eps) -> Tensor",
-     batch_norm_apply},
-    {"batch_norm_backward(Tensor dy, Tensor x, Tensor mean, Tensor spread, Tensor? y, Tensor? "
-     "addend, Tensor? weight, Tensor? bias, Tensor? c1, Tensor? c2, int activation, bool running, "
-     "float eps, int wanted) -> (Tensor, Tensor, Tensor, Tensor)",
-     batch_norm_gradients},
     {"norm_part_statistics(Tensor x, int axes, int options) -> (Tensor, Tensor)",
      norm_part_statistics},
-    {"norm_apply(Tensor x, Tensor rstd, Tensor? mean, Tensor? weight, Tensor? bias, int axes, "
-     "int options) -> Tensor",
+    {"norm_apply(Tensor x, Tensor spread, Tensor? mean, Tensor? addend, Tensor? weight, Tensor? "
+     "bias, int axes, int options, float eps) -> Tensor",
      norm_apply},
     {"norm_backward_statistics(Tensor dy, Tensor x, Tensor rstd, Tensor? mean, Tensor? weight, "
      "int axes, int options) -> (Tensor, Tensor, Tensor, Tensor)",
      norm_backward_statistics},
-    {"norm_backward_apply(Tensor dy, Tensor x, Tensor rstd, Tensor c2, Tensor? mean, "
-     "Tensor? c1, Tensor? weight, int axes, int options) -> Tensor",
+    {"norm_backward_apply(Tensor dy, Tensor x, Tensor spread, Tensor? mean, Tensor? c1, Tensor? "
+     "c2, "
+     "Tensor? y, Tensor? addend, Tensor? weight, Tensor? bias, int axes, int options, float eps) "
+     "-> (Tensor, Tensor, Tensor, Tensor)",
      norm_backward_apply},
 };
 

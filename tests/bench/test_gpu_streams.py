@@ -10,7 +10,7 @@ import pytest
 import torch
 from planish.bench import gpu
 from planish.bench.fused import command
-from planish.bench.fused.ways import Prepared, Way
+from planish.bench.fused.way import Prepared, Way
 from planish.bench.fused.works import Work
 
 

@@ -19,7 +19,7 @@ SOURCES = (
     "buffers.c",
     "status.c",
     "sized.c",
-    "stages.c",
+    "problem_stages.c",
 )
 #: What the how-to calls its tensor, and a name for the one behind it.
 FIRST, SECOND = "extra", "another"

@@ -5,57 +5,9 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "activation.h"
+
 /* ---- What the stages do to one number -------------------------------------------------------- */
-
-static real sigmoid(real g) {
-    return 1 / (1 + expl(-g));
-}
-static real silu(real g) {
-    return g * sigmoid(g);
-}
-static real silu_slope(real g) {
-    return sigmoid(g) * (1 + g * sigmoid(-g));
-}
-
-static const real pi = 3.14159265358979323846264338327950288L;
-
-static real activated(planish_activation f, real m) {
-    switch (f) {
-    case PLANISH_SILU:
-        return silu(m);
-    case PLANISH_RELU:
-        return m > 0 ? m : 0;
-    case PLANISH_GELU:
-        return m * erfcl(-m / sqrtl(2)) / 2;
-    case PLANISH_GELU_TANH:
-        return m * (1 + tanhl(sqrtl(2 / pi) * (m + .044715L * m * m * m))) / 2;
-    case PLANISH_RELU6:
-        return m > 0 ? fminl(m, 6) : 0;
-    case PLANISH_HARDSWISH:
-        return m * fminl(fmaxl(m + 3, 0), 6) / 6;
-    default:
-        return m;
-    }
-}
-static real slope(planish_activation f, real m) {
-    const real t = tanhl(sqrtl(2 / pi) * (m + .044715L * m * m * m));
-    switch (f) {
-    case PLANISH_SILU:
-        return silu_slope(m);
-    case PLANISH_RELU:
-        return m > 1e-15L; /* rows of one number: xhat is 0 but for the rounding here */
-    case PLANISH_GELU:
-        return erfcl(-m / sqrtl(2)) / 2 + m * expl(-m * m / 2) / sqrtl(2 * pi);
-    case PLANISH_GELU_TANH:
-        return (1 + t) / 2 + m * (1 - t * t) / 2 * sqrtl(2 / pi) * (1 + 3 * .044715L * m * m);
-    case PLANISH_RELU6:
-        return m > 1e-15L && m < 6;
-    case PLANISH_HARDSWISH:
-        return m <= -3 ? 0 : m < 3 ? m / 3 + .5L : 1;
-    default:
-        return 1;
-    }
-}
 
 /* Whether dropout keeps this element: Philox4x32-10. */
 static bool kept(const backward_case *c, uint64_t index) {
@@ -217,7 +169,8 @@ static behind behind_of(const backward_case *c, const places *p, const backward_
         add(f, S_DGATE, e, dy * v * silu_slope(gate), dy * (fabsl(v) + m_scale) * 1.1L);
         d = dy * silu(gate);
     }
-    const real dm = d * slope(act, m);
+    /* Rows of one number: xhat is 0 but for the rounding here. */
+    const real dm = d * activated_slope(act, fabsl(m) < 1e-15L ? 0 : m);
     const real dm_scale = act ? fabsl(d) * (1.2L + m_scale) : fabsl(d);
     add(f, S_DSCALE, at, dm * z, dm_scale * z_scale);
     add(f, S_DSHIFT, at, dm, dm_scale);

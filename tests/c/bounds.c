@@ -28,7 +28,9 @@ static bool close_enough(part p, element type, element unit, real got, real want
                          real ulps) {
     bool settled, same = special(got, element_round(type, wanted), &settled);
     seen[p][type]++;
-    if (settled)
+    /* What is left of terms that nearly cancel may round to an infinity and yet be no further from
+     * a number than the bound of its terms. */
+    if (settled && (same || !isfinite(got) || !isfinite(wanted)))
         return same;
     real error = fabsl(got - wanted) / element_ulp(unit, scale);
     if (error > largest[p][type])

@@ -67,7 +67,7 @@ char *packs_read(const char *path, size_t *bytes) {
 
 void packs_key(int number, char key[CUDA_KEY_BYTES]) {
     cuda_spec spec = {.kernel = number % CUDA_KERNEL_COUNT};
-    spec.weight_offset = 1000 + number;
+    spec.weight_offset = (uint8_t)(100 + number);
     if (!cuda_key(&spec, "sm_90", key, CUDA_KEY_BYTES))
         key[0] = 0;
 }

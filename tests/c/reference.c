@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "activation.h"
 #include "tensor.h"
 
 static real *zeros(int64_t count) {
@@ -92,53 +93,6 @@ static void moments(reference *r, const planish_norm *op, const real *x) {
         r->rstd[i] = 1 / sqrtl(r->m2[i] / (real)g->cols + (real)op->eps);
         if (g->cols == 0)
             r->mean[i] = r->rstd[i] = NAN;
-    }
-}
-
-static real sigmoid(real z) {
-    return 1 / (1 + expl(-z));
-}
-/* P(X <= z) of the standard normal distribution. */
-static real normal(real z) {
-    return erfcl(-z * sqrtl(.5L)) / 2;
-}
-/* (1 + tanh(t)) / 2 is sigmoid(2 t): with t of GELU's tanh form, and its derivative. */
-static real twice_tanhs(real z) {
-    return sqrtl(8 / acosl(-1)) * (z + .044715L * z * z * z);
-}
-static real twice_tanhs_slope(real z) {
-    return sqrtl(8 / acosl(-1)) * (1 + 3 * .044715L * z * z);
-}
-static real activated(planish_activation f, real z) {
-    if (f == PLANISH_IDENTITY || isnan(z))
-        return z;
-    if (f == PLANISH_RELU6)
-        return fminl(fmaxl(z, 0), 6);
-    if (f == PLANISH_RELU || isinf(z))
-        return z <= 0 ? 0 : z;
-    if (f == PLANISH_HARDSWISH)
-        return z * fminl(fmaxl(z + 3, 0), 6) / 6;
-    return z * (f == PLANISH_SILU   ? sigmoid(z)
-                : f == PLANISH_GELU ? normal(z)
-                                    : sigmoid(twice_tanhs(z)));
-}
-static real slope(planish_activation f, real z) {
-    const real t = twice_tanhs(z);
-    switch (f) {
-    case PLANISH_SILU:
-        return sigmoid(z) * (1 + z * sigmoid(-z));
-    case PLANISH_RELU:
-        return !(z <= 0);
-    case PLANISH_GELU:
-        return normal(z) + z * expl(-z * z / 2) / sqrtl(2 * acosl(-1));
-    case PLANISH_GELU_TANH:
-        return sigmoid(t) * (1 + z * twice_tanhs_slope(z) * sigmoid(-t));
-    case PLANISH_RELU6:
-        return !(z <= 0 || z >= 6);
-    case PLANISH_HARDSWISH:
-        return z <= -3 ? 0 : z < 3 ? z / 3 + .5L : 1;
-    default:
-        return 1;
     }
 }
 
@@ -230,7 +184,7 @@ static real *through(const reference *r, const planish_norm *op, const planish_t
             scale[e] *= 1 + z_scale / 3;
         if (from_jump(op->activation, z) * digits < 8 * row_scale[g->row[e]])
             scale[e] *= digits;
-        dy[e] *= slope(op->activation, z);
+        dy[e] *= activated_slope(op->activation, z);
     }
     free(weight);
     free(bias);

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "activation.h"
+
 /* ---- Arithmetic of the compute type ---------------------------------------------------------- */
 
 static real rounded(bool is_double, real value) {
@@ -14,30 +16,6 @@ static real times(bool is_double, real a, real b) {
 }
 static real plus(bool is_double, real a, real b) {
     return is_double ? (real)((double)a + (double)b) : (real)((float)a + (float)b);
-}
-
-static real silu(real g) {
-    return g / (1 + expl(-g));
-}
-
-static real activated(planish_activation f, real m) {
-    const real pi = 3.14159265358979323846264338327950288L;
-    switch (f) {
-    case PLANISH_SILU:
-        return silu(m);
-    case PLANISH_RELU:
-        return m > 0 ? m : 0;
-    case PLANISH_GELU:
-        return m * erfcl(-m / sqrtl(2)) / 2;
-    case PLANISH_GELU_TANH:
-        return m * (1 + tanhl(sqrtl(2 / pi) * (m + .044715L * m * m * m))) / 2;
-    case PLANISH_RELU6:
-        return m > 0 ? fminl(m, 6) : 0;
-    case PLANISH_HARDSWISH:
-        return m * fminl(fmaxl(m + 3, 0), 6) / 6;
-    default:
-        return m;
-    }
 }
 
 /* ---- Dropout, word by word ------------------------------------------------------------------- */

@@ -11,19 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cases.h"
+#include "batch_run.h"
 #include "check.h"
 #include "same_on_tiers.h"
 
 #define A PLANISH_AXIS
 
-typedef struct shape {
-    int ndim;
-    int64_t size[4];
-    uint64_t reduce, affine;
-} shape;
-
-static const shape shapes[] = {
+static const batch_shape shapes[] = {
     {4, {4, 6, 7, 7}, A(0) | A(2) | A(3), A(1)},
     {4, {3, 40, 9, 8}, A(0) | A(2) | A(3), A(1)},
     {3, {9, 5, 33}, A(0) | A(2), A(1)},
@@ -37,7 +31,7 @@ static const shape shapes[] = {
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
-static norm_case case_of(planish_pass pass, const shape *s, element type, element weight,
+static norm_case case_of(planish_pass pass, const batch_shape *s, element type, element weight,
                          layout l) {
     norm_case c = rows_case(pass, PLANISH_LAYER, 1, 1);
     c.ndim = s->ndim;
@@ -51,7 +45,7 @@ static norm_case case_of(planish_pass pass, const shape *s, element type, elemen
     return c;
 }
 
-static int64_t elements_of(const shape *s) {
+static int64_t elements_of(const batch_shape *s) {
     int64_t all = 1;
     for (int i = 0; i < s->ndim; i++)
         all *= s->size[i];
@@ -116,9 +110,9 @@ static void far_beginnings(void) {
 }
 
 static void many_values(void) {
-    static const shape large[] = {{2, {10000000, 1}, A(0), A(1)},
-                                  {3, {10, 1, 1000000}, A(0) | A(2), A(1)},
-                                  {2, {5000000, 2}, A(0), A(1)}};
+    static const batch_shape large[] = {{2, {10000000, 1}, A(0), A(1)},
+                                        {3, {10, 1, 1000000}, A(0) | A(2), A(1)},
+                                        {2, {5000000, 2}, A(0), A(1)}};
     for (size_t s = 0; s < sizeof large / sizeof *large; s++)
         for (int p = 0; p < 2; p++) {
             char text[512];
@@ -132,14 +126,6 @@ static void many_values(void) {
 
 /* ---- Statistics that are kept, an addend, masks -----------------------------------------------
  */
-
-/* Which tensors a run has beside x, and how they are made. */
-typedef struct wanted {
-    const char *name;
-    planish_pass pass;
-    planish_activation f;
-    bool addend, daddend, running, given_sums, mask, saves;
-} wanted;
 
 static const wanted sets[] = {
     {"running", PLANISH_FORWARD, 0, .running = true, .saves = true},
@@ -166,365 +152,6 @@ static const wanted sets[] = {
 };
 enum { SETS = sizeof sets / sizeof *sets };
 
-typedef enum slot {
-    T_X,
-    T_WEIGHT,
-    T_BIAS,
-    T_Y,
-    T_MEAN,
-    T_RSTD,
-    T_DY,
-    T_DX,
-    T_DWEIGHT,
-    T_DBIAS,
-    T_ADDEND,
-    T_DADDEND,
-    T_C1,
-    T_C2,
-    T_RUNNING_MEAN,
-    T_RUNNING_VAR,
-    SLOTS
-} slot;
-
-typedef struct run {
-    const wanted *w;
-    const shape *s;
-    planish_norm op;
-    element type;
-    geometry g;
-    tensor t[SLOTS];
-    bool has[SLOTS];
-    real *v[SLOTS]; /* before the run; of outputs what is wanted */
-    real *bound[SLOTS];
-} run;
-
-static bool is_full(slot k) {
-    return k == T_X || k == T_Y || k == T_DY || k == T_DX || k == T_ADDEND || k == T_DADDEND;
-}
-static bool is_affine(slot k) {
-    return k == T_WEIGHT || k == T_BIAS || k == T_DWEIGHT || k == T_DBIAS;
-}
-static int64_t count_of(const run *r, slot k) {
-    return is_full(k) ? r->g.elements : is_affine(k) ? r->g.channels : r->g.rows;
-}
-static bool is_output(const run *r, slot k) {
-    const planish_pass p = r->w->pass;
-    const bool forward = p == PLANISH_FORWARD;
-    return ((k == T_MEAN || k == T_RSTD || k == T_RUNNING_MEAN || k == T_RUNNING_VAR) && forward) ||
-           (k == T_Y && p != PLANISH_BACKWARD) || k == T_DX || k == T_DWEIGHT || k == T_DBIAS ||
-           k == T_DADDEND;
-}
-
-static void add_tensor(run *r, slot k, element type, layout l) {
-    int64_t size[4];
-    int n = 0;
-    for (int i = 0; i < r->s->ndim; i++) {
-        const bool has =
-            is_full(k) || (is_affine(k) ? r->s->affine >> i & 1 : !(r->s->reduce >> i & 1));
-        if (has)
-            size[n++] = r->s->size[i];
-    }
-    r->has[k] = true;
-    tensor_make(&r->t[k], type, n, size, is_full(k) ? l : DENSE);
-    r->v[k] = calloc((size_t)count_of(r, k) + 1, sizeof(real));
-    r->bound[k] = calloc((size_t)count_of(r, k) + 1, sizeof(real));
-}
-
-static void add_tensors(run *r, element weight, element stats, layout l) {
-    const wanted *w = r->w;
-    const bool back = w->pass == PLANISH_BACKWARD,
-               own = w->pass == PLANISH_FORWARD ? w->saves : !w->running;
-    add_tensor(r, T_X, r->type, l);
-    add_tensor(r, T_WEIGHT, weight, l);
-    if (!back || (w->f && !w->mask))
-        add_tensor(r, T_BIAS, weight, l);
-    if (!back || w->mask)
-        add_tensor(r, T_Y, r->type, l);
-    if (own) {
-        add_tensor(r, T_MEAN, F64, l);
-        add_tensor(r, T_RSTD, F64, l);
-    }
-    if (w->running) {
-        add_tensor(r, T_RUNNING_MEAN, stats, l);
-        add_tensor(r, T_RUNNING_VAR, stats, l);
-    }
-    if (w->given_sums) {
-        add_tensor(r, T_C1, stats, l);
-        add_tensor(r, T_C2, stats, l);
-    }
-    if (w->addend)
-        add_tensor(r, T_ADDEND, r->type, l);
-    if (!back)
-        return;
-    add_tensor(r, T_DY, r->type, l);
-    add_tensor(r, T_DX, r->type, l);
-    add_tensor(r, T_DWEIGHT, weight, l);
-    add_tensor(r, T_DBIAS, weight, l);
-    if (w->daddend)
-        add_tensor(r, T_DADDEND, r->type, l);
-}
-
-/* Numbers for all inputs, rounded to their types. */
-static void fill(run *r, uint64_t seed) {
-    random_state random = {seed};
-    for (slot k = 0; k < SLOTS; k++) {
-        if (!r->has[k] || (is_output(r, k) && k != T_RUNNING_MEAN && k != T_RUNNING_VAR))
-            continue;
-        for (int64_t i = 0; i < count_of(r, k); i++) {
-            real value = random_normal(&random);
-            if (k == T_X)
-                value += 3 + (real)(r->g.row[i] % 5);
-            if (k == T_RUNNING_MEAN || (k == T_MEAN && r->w->pass != PLANISH_FORWARD))
-                value = 3 + (real)(i % 5) + value / 8;
-            if (k == T_RUNNING_VAR || k == T_RSTD)
-                value = 1 + fabsl(value) / 4;
-            if (k == T_C1 || k == T_C2)
-                value /= 8;
-            r->v[k][i] = element_round(r->t[k].type, value);
-        }
-        tensor_write(&r->t[k].dl, r->v[k]);
-    }
-}
-
-static real activated(planish_activation f, real z) {
-    const real pi = 3.14159265358979323846264338327950288L;
-    return f == PLANISH_RELU   ? (z > 0 ? z : 0)
-           : f == PLANISH_SILU ? z / (1 + expl(-z))
-           : f == PLANISH_GELU ? z * erfcl(-z / sqrtl(2)) / 2
-           : f == PLANISH_GELU_TANH
-               ? z * (1 + tanhl(sqrtl(2 / pi) * (z + .044715L * z * z * z))) / 2
-           : f == PLANISH_RELU6     ? fminl(fmaxl(z, 0), 6)
-           : f == PLANISH_HARDSWISH ? z * fminl(fmaxl(z + 3, 0), 6) / 6
-                                    : z;
-}
-static real slope(planish_activation f, real z) {
-    const real pi = 3.14159265358979323846264338327950288L, s = 1 / (1 + expl(-z));
-    const real inner = sqrtl(2 / pi) * (z + .044715L * z * z * z), t = tanhl(inner);
-    switch (f) {
-    case PLANISH_RELU:
-        return z > 0;
-    case PLANISH_SILU:
-        return s * (1 + z * (1 - s));
-    case PLANISH_GELU:
-        return erfcl(-z / sqrtl(2)) / 2 + z * expl(-z * z / 2) / sqrtl(2 * pi);
-    case PLANISH_GELU_TANH:
-        return (1 + t) / 2 + z / 2 * (1 - t * t) * sqrtl(2 / pi) * (1 + 3 * .044715L * z * z);
-    case PLANISH_RELU6:
-        return z > 0 && z < 6;
-    case PLANISH_HARDSWISH:
-        return z <= -3 ? 0 : z < 3 ? z / 3 + .5L : 1;
-    default:
-        return 1;
-    }
-}
-
-/* Each row's mean and rstd, and its variance. */
-static void moments(const run *r, real *mean, real *rstd, real *var) {
-    for (int64_t e = 0; e < r->g.elements; e++)
-        mean[r->g.row[e]] += r->v[T_X][e] / (real)r->g.cols;
-    for (int64_t e = 0; e < r->g.elements; e++)
-        var[r->g.row[e]] += powl(r->v[T_X][e] - mean[r->g.row[e]], 2) / (real)r->g.cols;
-    for (int64_t i = 0; i < r->g.rows; i++)
-        rstd[i] = 1 / sqrtl(var[i] + (real)r->op.eps);
-}
-
-static void given_moments(const run *r, real *mean, real *rstd) {
-    for (int64_t i = 0; i < r->g.rows; i++) {
-        mean[i] = r->v[r->w->running ? T_RUNNING_MEAN : T_MEAN][i];
-        rstd[i] =
-            r->w->running ? 1 / sqrtl(r->v[T_RUNNING_VAR][i] + (real)r->op.eps) : r->v[T_RSTD][i];
-    }
-}
-
-static void want(run *r, slot k, int64_t i, real value, real bound) {
-    if (!r->has[k])
-        return;
-    r->v[k][i] = value;
-    r->bound[k][i] = bound + element_ulp(r->t[k].type, fabsl(value)) * .5001L;
-}
-
-static void want_forward(run *r, const real *mean, const real *rstd, const real *var, real unit) {
-    const geometry *g = &r->g;
-    for (int64_t e = 0; e < g->elements; e++) {
-        const int64_t row = g->row[e], c = g->channel[e];
-        const real weighed = (r->v[T_X][e] - mean[row]) * rstd[row] * r->v[T_WEIGHT][c];
-        const real added = r->has[T_ADDEND] ? r->v[T_ADDEND][e] : 0;
-        const real z = weighed + r->v[T_BIAS][c] + added;
-        const real terms = 12 + fabsl(weighed) + fabsl(r->v[T_BIAS][c]) + fabsl(added);
-        want(r, T_Y, e, activated(r->op.activation, z), 8 * unit * terms);
-    }
-    for (int64_t i = 0; r->w->pass == PLANISH_FORWARD && i < g->rows; i++) {
-        const real m = (real)r->op.momentum, n = (real)g->cols;
-        want(r, T_MEAN, i, mean[i], 4 * unit);
-        want(r, T_RSTD, i, rstd[i], 8 * unit * rstd[i]);
-        if (!r->w->running)
-            continue;
-        want(r, T_RUNNING_MEAN, i, (1 - m) * r->v[T_RUNNING_MEAN][i] + m * mean[i], 8 * unit);
-        want(r, T_RUNNING_VAR, i, (1 - m) * r->v[T_RUNNING_VAR][i] + m * var[i] * n / (n - 1),
-             8 * unit * (1 + var[i]));
-    }
-}
-
-static void want_backward(run *r, const real *mean, const real *rstd, real unit) {
-    const geometry *g = &r->g;
-    const size_t rows = (size_t)g->rows + 1, channels = (size_t)g->channels + 1;
-    real *c1 = calloc(rows, sizeof *c1), *c2 = calloc(rows, sizeof *c2);
-    real *most = calloc(rows, sizeof *most), *d = calloc((size_t)g->elements + 1, sizeof *d);
-    real *sums[4];
-    for (int k = 0; k < 4; k++)
-        sums[k] = calloc(channels, sizeof(real));
-    for (int64_t e = 0; e < g->elements; e++) {
-        const int64_t row = g->row[e], c = g->channel[e];
-        const real xhat = (r->v[T_X][e] - mean[row]) * rstd[row];
-        real z = xhat * r->v[T_WEIGHT][c] + (r->has[T_BIAS] ? r->v[T_BIAS][c] : 0);
-        z += r->has[T_ADDEND] ? r->v[T_ADDEND][e] : 0;
-        /* Where the mask of a ReLU is not sure there is nothing to mask. */
-        if (r->op.activation == PLANISH_RELU && !r->has[T_Y] && fabsl(z) < 1e-3L) {
-            r->v[T_DY][e] = 0;
-            tensor_write(&r->t[T_DY].dl, r->v[T_DY]);
-        }
-        d[e] = r->v[T_DY][e];
-        d[e] *= r->has[T_Y] ? r->v[T_Y][e] > 0 : slope(r->op.activation, z);
-        const real of_d = 16 * unit * fabsl(r->v[T_DY][e]) * (1 + fabsl(z));
-        want(r, T_DADDEND, e, d[e],
-             r->op.activation == PLANISH_RELU || !r->op.activation ? 0 : of_d);
-        sums[0][c] += d[e] * xhat;
-        sums[1][c] += d[e];
-        sums[2][c] += fabsl(d[e] * xhat) + fabsl(r->v[T_DY][e]);
-        sums[3][c] += fabsl(d[e]) + fabsl(r->v[T_DY][e]);
-        c1[row] += d[e] * r->v[T_WEIGHT][c] / (real)g->cols;
-        c2[row] += d[e] * r->v[T_WEIGHT][c] * xhat / (real)g->cols;
-    }
-    for (int64_t i = 0; i < g->rows; i++) {
-        c1[i] = r->w->running ? 0 : r->w->given_sums ? r->v[T_C1][i] : c1[i];
-        c2[i] = r->w->running ? 0 : r->w->given_sums ? r->v[T_C2][i] : c2[i];
-    }
-    for (int64_t e = 0; e < g->elements; e++) {
-        const int64_t row = g->row[e], c = g->channel[e];
-        const real xhat = (r->v[T_X][e] - mean[row]) * rstd[row], w = r->v[T_WEIGHT][c];
-        const real terms =
-            fabsl(r->v[T_DY][e] * w) * (1 + fabsl(xhat)) + fabsl(c1[row]) + fabsl(xhat * c2[row]);
-        want(r, T_DX, e, rstd[row] * (d[e] * w - c1[row] - xhat * c2[row]),
-             16 * unit * rstd[row] * (4 + terms));
-    }
-    for (int64_t c = 0; c < g->channels; c++) {
-        want(r, T_DWEIGHT, c, sums[0][c], 16 * unit * sums[2][c]);
-        want(r, T_DBIAS, c, sums[1][c], 16 * unit * sums[3][c]);
-    }
-    for (int k = 0; k < 4; k++)
-        free(sums[k]);
-    free(c1), free(c2), free(most), free(d);
-}
-
-static void want_all(run *r) {
-    const size_t rows = (size_t)r->g.rows + 1;
-    const real unit = r->type == F64 ? 0x1p-53L : 0x1p-24L;
-    real *mean = calloc(rows, sizeof *mean), *rstd = calloc(rows, sizeof *rstd);
-    real *var = calloc(rows, sizeof *var);
-    if (r->w->pass == PLANISH_BACKWARD && !r->w->running && !r->w->given_sums) {
-        /* The row's own, saved in f64. */
-        moments(r, mean, rstd, var);
-        for (int64_t i = 0; i < r->g.rows; i++) {
-            r->v[T_MEAN][i] = mean[i] = (double)mean[i];
-            r->v[T_RSTD][i] = rstd[i] = (double)rstd[i];
-        }
-        tensor_write(&r->t[T_MEAN].dl, r->v[T_MEAN]);
-        tensor_write(&r->t[T_RSTD].dl, r->v[T_RSTD]);
-    } else if (r->w->pass == PLANISH_FORWARD) {
-        moments(r, mean, rstd, var);
-    } else {
-        given_moments(r, mean, rstd);
-    }
-    if (r->w->pass == PLANISH_BACKWARD)
-        want_backward(r, mean, rstd, unit);
-    else
-        want_forward(r, mean, rstd, var, unit);
-    free(mean), free(rstd), free(var);
-}
-
-static planish_tensors tensors_of(run *r) {
-    planish_tensors t = {.struct_size = sizeof t};
-    const DLTensor **const fields[SLOTS] = {&t.x,       &t.weight, &t.bias,         &t.y,
-                                            &t.mean,    &t.rstd,   &t.dy,           &t.dx,
-                                            &t.dweight, &t.dbias,  &t.addend,       &t.daddend,
-                                            &t.c1,      &t.c2,     &t.running_mean, &t.running_var};
-    for (slot k = 0; k < SLOTS; k++)
-        *fields[k] = r->has[k] ? &r->t[k].dl : NULL;
-    return t;
-}
-
-static void run_begin(run *r, const wanted *w, const shape *s, element type, element weight,
-                      element stats, layout l, uint64_t seed) {
-    *r = (run){.w = w, .s = s, .type = type};
-    r->op = planish_norm_op(PLANISH_LAYER, s->reduce, s->affine, 1e-3);
-    r->op.momentum = .3;
-    r->op.activation = w->f;
-    r->g = geometry_make(s->ndim, s->size, s->reduce, s->affine);
-    add_tensors(r, weight, stats, l);
-    fill(r, seed);
-}
-
-static bool run_do(run *r, planish_exec exec) {
-    const planish_tensors t = tensors_of(r);
-    char message[512] = "";
-    size_t bytes = 0;
-    exec.struct_size = sizeof exec;
-    exec.message = message;
-    exec.message_bytes = sizeof message;
-    planish_status status = planish_norm_workspace_bytes(&r->op, r->w->pass, &t, &bytes, &exec);
-    guarded workspace = guarded_make(bytes, 64);
-    exec.workspace = workspace.data;
-    exec.workspace_bytes = bytes;
-    if (!status)
-        status = planish_norm_run(&r->op, r->w->pass, &t, &exec);
-    guarded_free(&workspace);
-    return expect(!status, "%s: %s", planish_status_name(status), message);
-}
-
-static void run_check(run *r) {
-    for (slot k = 0; k < SLOTS; k++) {
-        if (!r->has[k] || !is_output(r, k))
-            continue;
-        const int64_t n = count_of(r, k);
-        real *found = calloc((size_t)n + 1, sizeof *found), worst = 0;
-        int64_t at = 0;
-        tensor_read(&r->t[k].dl, found);
-        for (int64_t i = 0; i < n; i++) {
-            const bool both_nan = isnan(found[i]) && isnan(r->v[k][i]);
-            const real off = both_nan ? 0 : fabsl(found[i] - r->v[k][i]) / r->bound[k][i];
-            if (!(off <= worst))
-                worst = off, at = i;
-        }
-        expect(worst <= 1, "slot %d[%lld] is %Lg, wanted %Lg: off %Lg bounds", (int)k,
-               (long long)at, found[at], r->v[k][at], worst);
-        expect(tensor_intact(&r->t[k]), "slot %d: bytes between elements changed", (int)k);
-        free(found);
-    }
-}
-
-static uint64_t run_digest(const run *r) {
-    uint64_t all = 0xcbf29ce484222325u;
-    for (slot k = 0; k < SLOTS; k++) {
-        if (!r->has[k] || !is_output(r, k))
-            continue;
-        cursor c = cursor_begin(&r->t[k].dl);
-        const int bytes = element_bytes(r->t[k].type);
-        for (int64_t i = 0; i < count_of(r, k); i++, cursor_next(&c))
-            for (int b = 0; b < bytes; b++)
-                all = (all ^ c.at[b]) * 0x100000001b3u;
-    }
-    return all;
-}
-
-static void run_end(run *r) {
-    for (slot k = 0; k < SLOTS; k++)
-        if (r->has[k]) {
-            tensor_free(&r->t[k]);
-            free(r->v[k]), free(r->bound[k]);
-        }
-    geometry_free(&r->g);
-}
-
 static void kept_and_added(int share) {
     static const layout layouts[] = {DENSE, CHANNELS_LAST, PADDED, INNER_STRIDE_2};
     int threads = 3;
@@ -540,7 +167,7 @@ static void kept_and_added(int share) {
                         continue;
                     const element weight = turn % 3 && t != F64 ? F32 : t;
                     const element stats = turn % 7 == 2 ? t : t == F64 ? F64 : F32;
-                    run r;
+                    batch_run r;
                     test_case("%s, shape %d, %s, weights %s, %s", sets[w].name, s, element_name(t),
                               element_name(weight), layout_name(layouts[l]));
                     run_begin(&r, &sets[w], &shapes[s], t, weight, stats, layouts[l], turn + 1);
@@ -555,7 +182,7 @@ static void kept_and_added(int share) {
 static void running_means(void) {
     for (int s = 0; s < SHAPES; s++)
         for (uint64_t seed = 0; seed < 20; seed++) {
-            run r;
+            batch_run r;
             if (elements_of(&shapes[s]) > 100000)
                 continue;
             test_case("running statistics in f64, shape %d, seed %d", s, (int)seed);
@@ -571,8 +198,8 @@ static void running_means(void) {
 /* ---- What changes no bit, and what does not fit ------------------------------------------------
  */
 
-static uint64_t digest_of(const wanted *w, const shape *s, element t, layout l, int threads) {
-    run r;
+static uint64_t digest_of(const wanted *w, const batch_shape *s, element t, layout l, int threads) {
+    batch_run r;
     const planish_exec many = exec_threads(&threads), alone = {.struct_size = sizeof alone};
     run_begin(&r, w, s, t, t == F64 ? F64 : F32, t == F64 ? F64 : F32, l, 7);
     want_all(&r);
@@ -583,9 +210,9 @@ static uint64_t digest_of(const wanted *w, const shape *s, element t, layout l, 
 }
 
 static uint64_t bits(bool alone) {
-    static const shape large[] = {{4, {8, 48, 28, 28}, A(0) | A(2) | A(3), A(1)},
-                                  {4, {16, 3, 70, 70}, A(0) | A(2) | A(3), A(1)},
-                                  {2, {3000, 100}, A(0), A(1)}};
+    static const batch_shape large[] = {{4, {8, 48, 28, 28}, A(0) | A(2) | A(3), A(1)},
+                                        {4, {16, 3, 70, 70}, A(0) | A(2) | A(3), A(1)},
+                                        {2, {3000, 100}, A(0), A(1)}};
     uint64_t all = 0;
     for (int w = 0; w < SETS; w++)
         for (int s = 0; s < 3; s++)
@@ -605,26 +232,26 @@ static uint64_t bits(bool alone) {
     return all;
 }
 
-typedef void change(run *r, planish_tensors *t);
-static void lone_running(run *r, planish_tensors *t) {
+typedef void change(batch_run *r, planish_tensors *t);
+static void lone_running(batch_run *r, planish_tensors *t) {
     (void)r, t->running_var = NULL;
 }
-static void both_kinds(run *r, planish_tensors *t) {
+static void both_kinds(batch_run *r, planish_tensors *t) {
     (void)r, t->mean = t->running_mean;
 }
-static void momentum_nan(run *r, planish_tensors *t) {
+static void momentum_nan(batch_run *r, planish_tensors *t) {
     (void)t, r->op.momentum = NAN;
 }
-static void rms_running(run *r, planish_tensors *t) {
+static void rms_running(batch_run *r, planish_tensors *t) {
     (void)t, r->op.kind = PLANISH_RMS;
 }
-static void lone_c1(run *r, planish_tensors *t) {
+static void lone_c1(batch_run *r, planish_tensors *t) {
     (void)r, t->c2 = NULL;
 }
-static void silu_mask(run *r, planish_tensors *t) {
+static void silu_mask(batch_run *r, planish_tensors *t) {
     (void)t, r->op.activation = PLANISH_SILU;
 }
-static void mask_and_addend(run *r, planish_tensors *t) {
+static void mask_and_addend(batch_run *r, planish_tensors *t) {
     (void)r, t->addend = t->x;
 }
 
@@ -645,7 +272,7 @@ static void refused(void) {
         {"a mask and an addend", 14, mask_and_addend, PLANISH_ERROR_ARGUMENT, "addend"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        run r;
+        batch_run r;
         char message[512] = "";
         planish_plan *plan = NULL;
         test_case("refused: %s", bad[i].name);
@@ -665,7 +292,7 @@ static void refused(void) {
 static void fast(void) {
     for (int w = 0; w < SETS; w++)
         for (int l = 0; l < 2; l++) {
-            run r;
+            batch_run r;
             char message[512] = "";
             test_case("fast: %s, %s", sets[w].name, l ? "channels last" : "dense");
             run_begin(&r, &sets[w], &shapes[1], BF16, F32, F32, l ? CHANNELS_LAST : DENSE, 1);

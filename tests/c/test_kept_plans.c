@@ -55,7 +55,7 @@ static void expect_kept(const planish_plan *plan) {
     const size_t bytes = plan_kept_bytes(plan);
     planish_plan *kept = malloc(bytes);
     plan_keep(kept, plan);
-    expect(bytes <= 4608, "it takes %zu bytes", bytes);
+    expect(bytes <= 4096, "it takes %zu bytes", bytes);
     expect(lies_in(kept->own, kept, bytes), "the backend's plan is elsewhere");
     for (int i = 0; i < kept->steps.count; i++) {
         const problem *p = kept->steps.step[i].problem, *of = plan->steps.step[i].problem;

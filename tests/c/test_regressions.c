@@ -194,6 +194,38 @@ static void many_segments_and_few_elements(void) {
     run_case(&c, NULL);
 }
 
+/* In f64 nothing wider holds what the mean, rstd and an activation round on the way. */
+static void last_digits_of_double(void) {
+    static const struct {
+        double x[2], weight, bias;
+    } rows[] = {
+        {{-1.6248175100239966687e30, 1.3036607954730642444e29}, 1.7863604403038260138, 0},
+        {{-2.1345151927054364371, .063586411245735274811},
+         1.888403578212098699,
+         -.47396889730884383951},
+    };
+    static const planish_activation all[] = {PLANISH_IDENTITY, PLANISH_SILU,      PLANISH_RELU,
+                                             PLANISH_GELU,     PLANISH_GELU_TANH, PLANISH_RELU6};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (size_t f = 0; f < sizeof all / sizeof *all; f++) {
+            test_case("a row of two in f64 within 4 ULP: row %d, activation %d", (int)i,
+                      (int)all[f]);
+            norm_case c = rows_case(PLANISH_FORWARD, PLANISH_LAYER, 1, 2);
+            case_set_types(&c, F64);
+            c.activation = all[f];
+            bundle b;
+            bundle_make(&b, &c);
+            for (int k = 0; k < 2; k++) { /* the second is the row's largest */
+                bundle_set(&b, X, k, rows[i].x[k]);
+                bundle_set(&b, WEIGHT, k, k * rows[i].weight);
+                bundle_set(&b, BIAS, k, k * rows[i].bias);
+            }
+            bundle_run_well(&b);
+            bundle_check(&b);
+            bundle_free(&b);
+        }
+}
+
 int main(void) {
     one_column();
     gradient_sums();
@@ -201,6 +233,7 @@ int main(void) {
     from_y_without_weight();
     all_alike();
     many_segments_and_few_elements();
+    last_digits_of_double();
     report_accuracy();
     return test_finish("regressions");
 }

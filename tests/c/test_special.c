@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "activation.h"
 #include "check.h"
 #include "values.h"
 
@@ -173,14 +174,7 @@ static void activated_numbers(void) {
             bundle_run_well(&b);
             for (int i = 0; i < COUNT; i++) {
                 const real z = bundle_get(&b, BIAS, i), got = bundle_get(&b, Y, i * 21 + 20);
-                const real t3 = sqrtl(8 / acosl(-1)) * (z + .044715L * z * z * z);
-                const real want = f == PLANISH_RELU    ? (z <= 0 ? 0 : z)
-                                  : f == PLANISH_SILU  ? z / (1 + expl(-z))
-                                  : f == PLANISH_GELU  ? z * erfcl(-z * sqrtl(.5L)) / 2
-                                  : f == PLANISH_RELU6 ? fminl(fmaxl(z, 0), 6)
-                                  : f == PLANISH_HARDSWISH
-                                      ? fmaxl(z, -3) * fminl(fmaxl(z + 3, 0), 6) / 6
-                                      : z / (1 + expl(-t3));
+                const real want = activated((planish_activation)f, z);
                 /* 3 ULP, and what is left where SiLU stops falling (planish.h). The exponents of
                  * GELU are products: one of 80 is off by 80 roundings of f32 or f64. */
                 const bool is_long = element_bytes(types[t]) > 2 && f >= PLANISH_GELU && z < 0;

@@ -79,8 +79,8 @@ def test_training_is_not_on_planish() -> None:
     norm(torch.randn(2, 6, 3, 3)).sum().backward()
     norm.eval()(torch.randn(2, 6, 3, 3))
     assert calls.on_planish("planish::batch_norm") == 1
-    assert calls.on_planish("planish::batch_norm_backward") == 1
-    assert calls.on_planish("planish::batch_norm_apply") == 1
+    assert calls.on_planish("planish::norm_backward_apply") == 1
+    assert calls.on_planish("planish::norm_apply") == 1
 
 
 def test_running_statistics_have_other_bits_by_another_way() -> None:
@@ -279,3 +279,27 @@ def test_resnet_learns_something_else() -> None:
         ours = losses(other)
     torch.testing.assert_close(torch.tensor(ours), torch.tensor(expected), rtol=1e-2, atol=1e-3)
     assert expected[-1] < expected[0]
+
+
+@pytest.mark.parametrize("stats", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_fake_results_are_not_those_of_the_kernels(dtype: torch.dtype, stats: torch.dtype) -> None:
+    from planish.operators.batch_ops import RELU, SUMS, axes_of, options_of
+
+    check: Any = torch.library.opcheck
+    ops, tests = torch.ops.planish, ("test_schema", "test_faketensor")
+    x, dy, r = torch.randn(3, 2, 6, 5).to(dtype)
+    x, dy, r = (t[:, :, None] for t in (x, dy, r))
+    weight, bias = torch.rand(2, 6)
+    mean, var = torch.rand(2, 6, dtype=stats)
+    axes = axes_of(x.dim())
+    for addend, code, bits in ((None, 0, 15), (r, RELU, 13), (r, 1, 14 | SUMS)):
+        both = mean.clone(), var.clone(), axes, options_of(code, save=bits > 13)
+        check(ops.batch_norm, (x, addend, weight, bias, *both, 0.1, 1e-5), test_utils=tests)
+        for running in (False, True):
+            own = axes, options_of(code, running), 1e-5
+            check(ops.norm_apply, (x, var, mean, addend, weight, bias, *own), test_utils=tests)
+            own = axes, options_of(code, running, bits), 1e-5
+            behind = (addend if code else None, weight, bias if code else None, *own)
+            given = (dy, x, var, mean, None, None, None, *behind)
+            check(ops.norm_backward_apply, given, test_utils=tests)

@@ -54,7 +54,9 @@ def test_two_parts_are_as_whole_rows(
     ops, axes = torch.ops.planish, call.pack_axes([1], [1])
     offset = rows % 2
     options = call.pack_options(rms=rms, weight_offset=offset)
-    wanted = call.pack_options(rms=rms, weight_offset=offset, wanted=12)
+    wanted, of_dx = (
+        call.pack_options(rms=rms, weight_offset=offset, wanted=bits) for bits in (12, 1)
+    )
     of_weight = torch.float32 if rows % 3 == 0 and dtype.itemsize == 2 else dtype
     x = random(rows, 2 * cols, dtype=dtype) + 50
     dy = random(rows, 2 * cols, dtype=dtype, seed=1)
@@ -70,7 +72,7 @@ def test_two_parts_are_as_whole_rows(
     rstd = (m2 / (2 * cols) + EPS).rsqrt()
     b = [None, None] if rms else bs
     ys = [
-        ops.norm_apply(p, rstd, mean, w, o, axes, options)
+        ops.norm_apply(p, rstd, mean, None, w, o, axes, options, EPS)
         for p, w, o in zip(xs, ws, b, strict=True)
     ]
     made = [
@@ -82,7 +84,7 @@ def test_two_parts_are_as_whole_rows(
     c1 = None if rms else (made[0][0] + made[1][0]) / 2
     c2 = (made[0][1] + made[1][1]) / 2
     dxs = [
-        ops.norm_backward_apply(g, p, rstd, c2, mean, c1, w, axes, options)
+        ops.norm_backward_apply(g, p, rstd, mean, c1, c2, None, None, w, None, axes, of_dx, EPS)[0]
         for g, p, w in zip(dys, xs, ws, strict=True)
     ]
 

@@ -167,11 +167,16 @@ def _fakes() -> bool:
         options = call.pack_options(rms=rms, wanted=12)
         m = None if rms else mean
         check(ops.norm_part_statistics, (x, axes, options), test_utils=tests)
-        check(ops.norm_apply, (x, rstd, m, weight, None, axes, options), test_utils=tests)
+        check(
+            ops.norm_apply,
+            (x, rstd, m, None, weight, None, axes, options, 1e-5),
+            test_utils=tests,
+        )
         check(
             ops.norm_backward_statistics, (dy, x, rstd, m, weight, axes, options), test_utils=tests
         )
-        rest = (dy, x, rstd, rstd, m, m, weight, axes, options)
+        options = call.pack_options(rms=rms, wanted=1)
+        rest = (dy, x, rstd, m, m, rstd, None, None, weight, None, axes, options, 1e-5)
         check(ops.norm_backward_apply, rest, test_utils=tests)
     return True
 

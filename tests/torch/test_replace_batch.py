@@ -15,7 +15,7 @@ import planish
 import torch
 from torch import Tensor, nn
 
-FORWARD = ("planish::batch_norm", "planish::batch_norm_apply")
+FORWARD = ("planish::batch_norm", "planish::norm_apply")
 
 
 class Block(nn.Module):

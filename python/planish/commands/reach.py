@@ -46,7 +46,6 @@ _FORWARD = (
     "cudnn_batch_norm",
     "batch_norm_elemt",
     "planish::batch_norm",
-    "planish::batch_norm_apply",
     "planish::norm_forward",
     "planish::norm_forward (stages)",
     "planish::norm_statistics",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 __all__ = ["batch_norm", "runs"]
 
-_plain_forward, _plain_apply = short.of("batch_norm"), short.of("batch_norm_apply")
+_plain_forward, _plain_apply = short.of("batch_norm"), short.of("norm_apply")
 
 
 def _fits(x: Tensor, vector: Tensor | None) -> bool:
@@ -72,8 +72,10 @@ def batch_norm(
     records = way is Way.OPERATOR or needs_graph(x, addend, weight, bias)
     if way is Way.PLAIN and records and x.is_inference():
         x = x.clone()  # autograd saves no tensor that was made in inference mode
+    axes = batch_ops.axes_of(x.dim())
     if training:
-        beside = addend, weight, bias, running_mean, running_var, code, records, momentum, eps
+        options = batch_ops.options_of(code, False, 0, records)
+        beside = addend, weight, bias, running_mean, running_var, axes, options, momentum, eps
         if way is Way.PLAIN and records:
             return batch_ops.record_forward(  # type: ignore[no-any-return]
                 (None, *beside[5:]), x, *beside[:5]
@@ -84,7 +86,8 @@ def batch_norm(
             results = _plain_forward(x, *beside)
         return results[0]  # type: ignore[no-any-return]
     assert running_mean is not None and running_var is not None
-    given = running_mean, running_var, addend, weight, bias, code, True, eps
+    options = batch_ops.options_of(code, True)
+    given = running_var, running_mean, addend, weight, bias, axes, options, eps
     if way is Way.OPERATOR:
         return batch_ops.APPLY(x, *given)  # type: ignore[no-any-return]
     if records:

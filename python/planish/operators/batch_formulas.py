@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch.nn.functional as F
 
 import torch
-from planish.operators import composite
+from planish.operators import call, composite
 from planish.operators.call import ACTIVATIONS
 from torch import Tensor
 
@@ -21,27 +21,39 @@ _NAMES = {code: name for name, code in ACTIVATIONS.items()}
 
 
 class Given(NamedTuple):
-    """What batch_norm_backward takes before its numbers."""
+    """What norm_backward_apply takes before its numbers."""
 
     dy: Tensor
     x: Tensor
-    mean: Tensor
     spread: Tensor
+    mean: Tensor
+    c1: Tensor | None = None
+    c2: Tensor | None = None
     y: Tensor | None = None
     addend: Tensor | None = None
     weight: Tensor | None = None
     bias: Tensor | None = None
-    c1: Tensor | None = None
-    c2: Tensor | None = None
 
 
 class Numbers(NamedTuple):
     """And these numbers."""
 
-    activation: int
-    running: bool
+    axes: int
+    options: int
     eps: float
-    wanted: int
+
+    @property
+    def activation(self) -> int:
+        return call.activation_in(self.options)
+
+    @property
+    def running(self) -> bool:
+        return bool(self.options & call.RUNNING)
+
+    @property
+    def wanted(self) -> list[bool]:
+        """Of the four gradients."""
+        return call.wanted_in(self.options)[:4]
 
 
 def batch_norm(
@@ -81,8 +93,8 @@ def backward(given: Given, numbers: Numbers, inputs: list[Tensor]) -> list[Tenso
     """
     if given.c2 is not None:
         raise NotImplementedError(
-            "planish::batch_norm_backward: a batch norm over several processes has derivatives of "
-            "first order only"
+            "planish::norm_backward_apply: a norm of rows that several processes have has "
+            "derivatives of first order only"
         )
     double = any(t is not None and t.dtype == torch.float64 for t in given[:2])
     dtype = torch.float64 if double else torch.float32
@@ -96,7 +108,7 @@ def backward(given: Given, numbers: Numbers, inputs: list[Tensor]) -> list[Tenso
             return tensor  # it is in the graph already
         return tensor.detach().requires_grad_()
 
-    wanted = [bool(numbers.wanted >> bit & 1) for bit in range(4)]
+    wanted = numbers.wanted
     x, weight = leaf(given.x, True, 0), leaf(given.weight, wanted[2], 1)
     bias = leaf(given.bias, wanted[3], 0)
     assert x is not None

@@ -39,10 +39,12 @@ GRADIENTS = ("x", "residual", "weight", "bias", "column_scale", "scale", "shift"
 
 RMS, ROUND_XHAT, GATE_BEFORE, DENSE, SAVE = (1 << bit for bit in range(5))
 POWER_OF_TWO, SCALES_AS_BYTES, TRANSPOSED = (1 << bit for bit in range(5, 8))
+#: The spread of statistics that are given is the running variance, and not rstd.
+RUNNING = 1 << 40
 _ACTIVATION_AT, _WEIGHT_OFFSET_AT, WANTED_AT, _DTYPE_AT, _SUM_DTYPE_AT = 8, 12, 16, 24, 32
 _SMALL, _BYTE = 0xF, 0xFF
 #: The bits of a field each.
-WANTED, SUM_DTYPE = _BYTE << WANTED_AT, _BYTE << _SUM_DTYPE_AT
+WANTED, DTYPE, SUM_DTYPE = (_BYTE << place for place in (WANTED_AT, _DTYPE_AT, _SUM_DTYPE_AT))
 _AXES = 16
 
 #: torch's numbers of dtypes (c10::ScalarType, which files of tensors keep stable).

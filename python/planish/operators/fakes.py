@@ -16,6 +16,7 @@ __all__ = [
     "backward",
     "backward_apply",
     "backward_statistics",
+    "batch",
     "forward",
     "into",
     "pair",
@@ -211,7 +212,7 @@ def pair_backward(
     return tuple(made)
 
 
-# ---- Parts of rows -------------------------------------------------------------------------------
+# ---- Given statistics, and those of parts of rows ------------------------------------------------
 
 
 def _row_statistics(x: Tensor, axes: int, options: int) -> tuple[Tensor | None, Tensor]:
@@ -228,12 +229,14 @@ def part_statistics(x: Tensor, axes: int, options: int) -> tuple[Tensor | None, 
 
 def apply(
     x: Tensor,
-    rstd: Tensor,
+    spread: Tensor,
     mean: Tensor | None,
+    addend: Tensor | None,
     weight: Tensor | None,
     bias: Tensor | None,
     axes: int,
     options: int,
+    eps: float,
 ) -> Tensor:
     dtype = call.dtype_in(options) or x.dtype
     if options & call.DENSE:
@@ -260,12 +263,54 @@ def backward_statistics(
 def backward_apply(
     dy: Tensor,
     x: Tensor,
-    rstd: Tensor,
-    c2: Tensor,
+    spread: Tensor,
     mean: Tensor | None,
     c1: Tensor | None,
+    c2: Tensor | None,
+    y: Tensor | None,
+    addend: Tensor | None,
     weight: Tensor | None,
+    bias: Tensor | None,
     axes: int,
     options: int,
-) -> Tensor:
-    return torch.empty_like(x, dtype=call.dtype_in(options) or x.dtype)
+    eps: float,
+) -> tuple[Tensor | None, ...]:
+    sizes = [x.shape[axis] for axis in call.axes_of(axes, 1)]
+    numbers = dy, x, spread, mean, c1, c2, y, addend, weight, bias
+    double = any(t is not None and t.dtype == torch.float64 for t in numbers)
+    wide = torch.float64 if double else torch.float32
+    other = x.dtype if weight is None else weight.dtype
+    dx, daddend, dweight, dbias, unrounded, *_ = call.wanted_in(options)
+
+    def along(parameter: Tensor | None) -> Tensor:
+        dtype = other if parameter is None else parameter.dtype
+        return _dense(x, sizes, wide if unrounded else dtype)
+
+    return (
+        torch.empty_like(x, dtype=call.dtype_in(options)) if dx else None,
+        torch.empty_like(x, dtype=None if addend is None else addend.dtype) if daddend else None,
+        along(weight) if dweight else None,
+        along(bias) if dbias else None,
+    )
+
+
+# ---- Batches -------------------------------------------------------------------------------------
+
+
+def batch(
+    x: Tensor,
+    addend: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    axes: int,
+    options: int,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    y = torch.empty_like(x)
+    if not options & call.SAVE:
+        return y, None, None
+    dtype = statistics_dtype(options, x, weight, bias, running_mean, running_var, addend, None)
+    return y, _dense(x, x.shape[1:2], dtype), _dense(x, x.shape[1:2], dtype)

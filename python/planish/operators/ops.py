@@ -184,9 +184,7 @@ _OPERATORS: dict[str, Operator] = {
 #: Operators that parts.py differentiates together: name: fake.
 _PARTS: dict[str, Any] = {
     "norm_part_statistics": fakes.part_statistics,
-    "norm_apply": fakes.apply,
     "norm_backward_statistics": fakes.backward_statistics,
-    "norm_backward_apply": fakes.backward_apply,
 }
 
 

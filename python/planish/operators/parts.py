@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 
 import torch
-from planish.operators import call
+from planish.operators import call, short
 from torch import Tensor
 
 __all__ = ["Norm", "gather", "norms"]
@@ -32,6 +32,14 @@ class Norm(NamedTuple):
     def rms(self) -> bool:
         return bool(self.options & call.RMS)
 
+    def backward_options(self, wanted: int) -> int:
+        """dx has x's dtype."""
+        return self.options & ~call.DTYPE | wanted << call.WANTED_AT
+
+
+_apply_given, _backward_given = (
+    short.unrecorded(name) for name in ("norm_apply", "norm_backward_apply")
+)
 
 # ---- The exchange --------------------------------------------------------------------------------
 
@@ -149,8 +157,8 @@ def _gathered(sent: list[list[Tensor]], group: dist.ProcessGroup) -> list[Tensor
 
 def _apply(norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, by: Any) -> Tensor:
     mean, rstd, _ = by
-    return torch.ops.planish.norm_apply(  # type: ignore[no-any-return]
-        x, rstd, mean, weight, bias, norm.axes, norm.options
+    return _apply_given(  # type: ignore[no-any-return]
+        x, rstd, mean, None, weight, bias, norm.axes, norm.options, norm.eps
     )
 
 
@@ -161,7 +169,7 @@ def _backward_statistics(
     x, weight, mean, rstd = saved
     sent: list[Tensor] = []
     gradients: list[list[Tensor]] = [[], []]
-    options = norm.options & ~(0xFF << 24) | wanted << 16
+    options = norm.backward_options(wanted)
     of_weight = _of_parameter(norm, weight, x.dim())
     dys, xs = (_pieces(tensor, norm.cut, norm.pieces) for tensor in (dy, x))
     for dy_piece, x_piece, w in zip(dys, xs, of_weight, strict=True):
@@ -195,16 +203,13 @@ def _gradient(
         sent = sent.reshape(sent.shape[0] * norm.pieces, -1)
     c = (shares * sent).sum(0)
     c1, c2 = (None, c.view(rstd.shape)) if norm.rms else c.view(2, *rstd.shape).unbind()
-    made = []
+    made, options = [], norm.backward_options(1)
     of_weight = _of_parameter(norm, weight, x.dim())
     dys, xs = (_pieces(tensor, norm.cut, norm.pieces) for tensor in (dy, x))
     for dy_piece, x_piece, w in zip(dys, xs, of_weight, strict=True):
-        made.append(
-            torch.ops.planish.norm_backward_apply(
-                dy_piece, x_piece, rstd, c2, mean, c1, w, norm.axes,
-                norm.options & ~(0xFF << 24),
-            )
-        )  # fmt: skip
+        beside = rstd, mean, c1, c2, None, None, w, None
+        dx, *_ = _backward_given(dy_piece, x_piece, *beside, norm.axes, options, norm.eps)
+        made.append(dx)
     return made[0] if len(made) == 1 else torch.cat(made, norm.cut)
 
 

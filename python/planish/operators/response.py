@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from planish.library.seen import needs_graph
-from planish.operators import call, ops
+from planish.operators import call, ops, short
 from planish.operators.arguments import DEVICES, DTYPES, device_type
 from planish.operators.composite import computed_in
 from planish.operators.formulas import along
@@ -19,6 +19,7 @@ __all__ = ["response_norm"]
 
 _OPTIONS = call.pack_options(rms=True)
 _ops = torch.ops.planish
+_plain_apply, _backward_given = short.of("norm_apply"), short.unrecorded("norm_backward_apply")
 
 
 def _pixels(x: Tensor, axis: int) -> list[int]:
@@ -59,7 +60,7 @@ def _forward(
     w = along(weight, [axis], x, torch.float64)
     factor = (share if w is None else share * w).add(1)
     flat = None if bias is None else bias.reshape(-1)
-    y = _ops.norm_apply(x, factor, None, None, flat, axes, _OPTIONS)
+    y = _plain_apply(x, factor, None, None, None, flat, axes, _OPTIONS, 0.0)
     return y, _Known(lengths, mean, share, factor)
 
 
@@ -94,9 +95,10 @@ def _scaled_sum(dy: Tensor, a: Tensor, x: Tensor, b: Tensor, axis: int) -> Tenso
         return torch.addcmul(dy * a.to(dtype), x, b.to(dtype)).to(x.dtype)
     a = a + (1e-30 if dtype == torch.float64 else 1e-9)  # which may be 0, and is divided by
     axes, c2 = call.pack_axes(_pixels(x, axis)), b / (a * a).neg_()
-    return _ops.norm_backward_apply(  # type: ignore[no-any-return]
-        dy, x, a, c2, None, None, None, axes, _OPTIONS
-    )
+    none = None
+    beside = a, none, none, c2, none, none, none, none
+    dx, *_ = _backward_given(dy, x, *beside, axes, _OPTIONS | 1 << call.WANTED_AT, 0.0)
+    return dx  # type: ignore[no-any-return]
 
 
 def _backward(

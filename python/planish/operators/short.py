@@ -12,9 +12,19 @@ from typing import Any
 
 import torch
 from planish.library.loaded import library
-from planish.library.seen import below_autograd
+from planish.library.seen import below_autograd, is_plain
 
-__all__ = ["BACKWARD", "FORWARD", "INTO", "PAIR", "PAIR_BACKWARD", "QUANTIZED", "STATISTICS", "of"]
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "INTO",
+    "PAIR",
+    "PAIR_BACKWARD",
+    "QUANTIZED",
+    "STATISTICS",
+    "of",
+    "unrecorded",
+]
 
 _CPU, _CUDA = (
     torch._C.DispatchKeySet(key) for key in (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
@@ -36,6 +46,17 @@ def of(name: str) -> Callable[..., Any]:
             with below_autograd():
                 return operator(*arguments)
         return redispatch(keys, *arguments)
+
+    return run
+
+
+def unrecorded(name: str) -> Callable[..., Any]:
+    """An operator where autograd does not record: by the short way, or by the dispatcher for what
+    else may see the call."""
+    overload, plain = getattr(torch.ops.planish, name).default, of(name)
+
+    def run(*arguments: Any) -> Any:
+        return (plain if is_plain(*arguments[:2]) else overload)(*arguments)
 
     return run
 

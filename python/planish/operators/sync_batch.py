@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed as dist
 
 import torch
-from planish.operators import batch_ops, call, parts
+from planish.operators import batch_ops, parts
 from planish.operators.arguments import DEVICES, DTYPES
 from planish.operators.call import ACTIVATIONS
 from torch import Tensor
@@ -66,9 +66,8 @@ class _SyncBatchNorm(torch.autograd.Function):
         code: int,
         group: Any,
     ) -> Tensor:
-        channels = x.shape[1]
+        channels, axes = x.shape[1], batch_ops.axes_of(x.dim())
         if x.numel():
-            axes = call.pack_axes([0, *range(2, x.dim())])
             mean, m2 = (one.view(-1) for one in torch.ops.planish.norm_part_statistics(x, axes, 0))
         else:
             mean = m2 = torch.zeros(channels, dtype=torch.float64, device=x.device)
@@ -79,12 +78,13 @@ class _SyncBatchNorm(torch.autograd.Function):
         _update(running_var, m2 / (count - 1), momentum)
         y = torch.empty_like(x)
         if x.numel():
-            y = batch_ops.APPLY(x, mean, rstd, addend, weight, bias, code, False, eps)
+            options = batch_ops.options_of(code)
+            y = batch_ops.APPLY(x, rstd, mean, addend, weight, bias, axes, options, eps)
         by_y = code == batch_ops.RELU and addend is not None
         saved_y, saved_addend = (y, None) if by_y else (None, addend if code else None)
         saved_bias = bias if code and not by_y else None
         ctx.save_for_backward(x, mean, rstd, saved_y, saved_addend, weight, saved_bias, count)
-        ctx.numbers, ctx.group = (code, False, eps), group
+        ctx.numbers, ctx.group = (axes, code, eps), group
         ctx.dtypes = [None if t is None else t.dtype for t in (weight, bias, addend)]
         return y
 
@@ -93,13 +93,14 @@ class _SyncBatchNorm(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         x, mean, rstd, y, addend, weight, bias, count = ctx.saved_tensors
         needs_x, needs_weight, needs_bias, needs_addend, *_ = ctx.needs_input_grad
-        given = dy, x, mean, rstd, y, addend, weight, bias
+        axes, code, eps = ctx.numbers
+        behind = y, addend, weight, bias, axes
         sums = torch.zeros(2, x.shape[1], dtype=torch.float64, device=x.device)
         daddend = None
         if x.numel():
-            wanted = 2 * needs_addend | 4 | 8 | batch_ops.SUMS
+            options = batch_ops.options_of(code, wanted=2 * needs_addend | 4 | 8 | batch_ops.SUMS)
             _, daddend, dweight, dbias = batch_ops.BACKWARD(
-                *given, None, None, *ctx.numbers, wanted
+                dy, x, rstd, mean, None, None, *behind, options, eps
             )
             sums = torch.stack([dbias, dweight]).double()
         weight_dtype, bias_dtype, addend_dtype = ctx.dtypes
@@ -112,7 +113,8 @@ class _SyncBatchNorm(torch.autograd.Function):
             if x.numel():
                 scale = 1 if weight is None else weight.double()
                 c1, c2 = everywhere * (scale / count)
-                dx, *_ = batch_ops.BACKWARD(*given, c1, c2, *ctx.numbers, 1)
+                options = batch_ops.options_of(code, wanted=1)
+                dx, *_ = batch_ops.BACKWARD(dy, x, rstd, mean, c1, c2, *behind, options, eps)
         return (
             dx,
             dweight.to(weight_dtype) if needs_weight else None,

@@ -57,7 +57,7 @@ OUTLINE void NAME(segment_of_pixels)(const channel_tile *t, const REAL *x, int64
 
 /* Over all channels: their segments, merged in order as those of a row. */
 INLINE void NAME(pixel_moments)(const channel_tile *t, const REAL *x, const bool rms, double mean[],
-                                double m2[]) {
+                                double excess[], double m2[]) {
     _Alignas(64) REAL pivot[TILE_PIXELS], center[TILE_PIXELS];
     double *const distance = mean;
     double m2_rest[TILE_PIXELS] = {0};
@@ -78,7 +78,9 @@ INLINE void NAME(pixel_moments)(const channel_tile *t, const REAL *x, const bool
     }
     for (int64_t p = 0; p < t->padded; p++) {
         m2[p] += m2_rest[p];
-        mean[p] = rms ? 0 : pivot[p] + distance[p];
+        const double rest = distance[p];
+        mean[p] = rms ? 0 : pivot[p] + rest;
+        excess[p] = rms ? 0 : sum_excess(mean[p], pivot[p], rest);
     }
 }
 
@@ -88,15 +90,16 @@ typedef struct NAME(pixel_scales) {
     bool out_of_range[TILE_PIXELS], any_out_of_range;
 } NAME(pixel_scales);
 
-INLINE void NAME(find_scales)(const channel_forward_args *a, const double mean[], const double m2[],
-                              bool rms, NAME(pixel_scales) * s) {
+INLINE void NAME(find_scales)(const channel_forward_args *a, const double mean[],
+                              const double excess[], const double m2[], bool rms,
+                              NAME(pixel_scales) * s) {
     const channel_tile *t = &a->tile;
     const double inverse = 1.0 / (double)t->channels;
     const double least = a->eps < TINY_EPS ? TINY_VAR : -1;
     double rstd[TILE_PIXELS];
     s->any_out_of_range = false;
     for (int64_t p = 0; p < t->padded; p++)
-        rstd[p] = a->given ? m2[p] : 1 / sqrt(m2[p] * inverse + a->eps);
+        rstd[p] = a->given ? m2[p] : NAME(rstd_of)(m2[p], (double)t->channels, a->eps);
     for (int64_t p = 0; p < t->pixels; p++) {
         const double var = m2[p] * inverse;
         s->out_of_range[p] =
@@ -112,7 +115,8 @@ INLINE void NAME(find_scales)(const channel_forward_args *a, const double mean[]
     for (int64_t p = 0; p < t->padded; p++) {
         s->mean[p] = (REAL)mean[p];
         s->rstd[p] = (REAL)rstd[p];
-        s->shift[p] = (REAL)(rms ? -0.0 : (s->mean[p] - mean[p]) * rstd[p]);
+        const double above = sizeof(REAL) == 8 ? excess[p] : s->mean[p] - mean[p];
+        s->shift[p] = (REAL)(rms ? -0.0 : above * rstd[p]);
     }
 }
 
@@ -238,6 +242,7 @@ INLINE void NAME(tile_scales)(const channel_forward_args *a, const bool rms,
     const channel_tile *t = &a->tile;
     REAL *const x = a->scratch;
     double mean[TILE_PIXELS], m2[TILE_PIXELS]; /* where they are given, rstd in place of m2 */
+    double excess[TILE_PIXELS] = {0};
     NAME(bring)(t, x, &a->x, a->traffic);
     if (a->given || rms)
         memset(mean, 0, sizeof mean);
@@ -248,9 +253,9 @@ INLINE void NAME(tile_scales)(const channel_forward_args *a, const bool rms,
             m2[p] = stat_load(&a->rstd, p);
         }
     } else {
-        NAME(pixel_moments)(t, x, rms, mean, m2);
+        NAME(pixel_moments)(t, x, rms, mean, excess, m2);
     }
-    NAME(find_scales)(a, mean, m2, rms, s);
+    NAME(find_scales)(a, mean, excess, m2, rms, s);
 }
 
 INLINE void NAME(forward_tile)(const channel_forward_args *a, const bool rms) {

@@ -143,8 +143,18 @@ INLINE VEC NAME(gelu_argument)(VEC z) {
     const VEC slope = V(set1)((REAL)GELU_SLOPE), cube = V(set1)((REAL)GELU_CUBE);
     return V(mul)(z, V(fma)(V(mul)(z, z), cube, slope));
 }
+/*
+ * z / (1 + e). In f64, whose last digits nothing wider holds, that is z - e z / (1 + e) where z is
+ * above 0: the roundings on the way are of what is taken off, which is little where y is large.
+ */
 INLINE VEC NAME(logistic_part)(VEC z, VEC argument) {
-    return V(div)(z, V(add)(V(set1)(1), NAME(exp_minus)(NAME(limited)(argument))));
+    const VEC one = V(set1)(1), e = NAME(exp_minus)(NAME(limited)(argument));
+    const VEC part = V(div)(z, V(add)(one, e));
+    if (sizeof(REAL) == 4)
+        return part;
+    /* Of an infinity nothing is taken off; e is next to nothing long before. */
+    const VEC taken = V(drop)(V(least)(part, V(set1)((REAL)1e30)), z, V(set1)(0));
+    return V(fma)(V(sub)(V(set1)((REAL)-0.0), taken), e, V(most)(z, part));
 }
 /* The derivative of that, with the derivative of g. */
 INLINE VEC NAME(logistic_slope)(VEC z, VEC argument, VEC slope) {

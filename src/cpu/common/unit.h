@@ -119,4 +119,12 @@ static inline void stream_lines(void *to, const void *from, int64_t bytes) {
         stream_line((char *)to + i, (const char *)from + i);
 }
 
+/* rstd of n elements. f32 does not show the roundings of f64 on the way; f64 itself would. */
+INLINE double NAME(rstd_of)(double m2, double n, double eps) {
+    if (sizeof(REAL) == 4)
+        return 1 / sqrt(m2 * (1.0 / n) + eps);
+    const double shifted = m2 / n + eps;
+    return mended_rstd(shifted, 1 / sqrt(shifted));
+}
+
 #endif

@@ -95,7 +95,7 @@ INLINE bool NAME(group_scales)(const group_forward_args *a, int first, int count
     const forward_args row = {
         .cols = a->channels * a->span, .eps = a->eps, .mean = a->mean, .rstd = a->rstd};
     const ELEMENT_T *x[TOGETHER];
-    double mean[TOGETHER] = {0}, m2[TOGETHER], rstd[TOGETHER];
+    double mean[TOGETHER] = {0}, excess[TOGETHER] = {0}, m2[TOGETHER], rstd[TOGETHER];
     if (count < 1) /* as in segment_moments */
         __builtin_unreachable();
     for (int r = 0; r < count; r++)
@@ -104,7 +104,7 @@ INLINE bool NAME(group_scales)(const group_forward_args *a, int first, int count
         if (!NAME(given_moments)(&row, first, count, rms, mean, rstd))
             return false;
     } else {
-        NAME(moments)(x, count, row.cols, 0, rms, mean, m2);
+        NAME(moments)(x, count, row.cols, 0, rms, mean, excess, m2);
         for (int r = count; r < TOGETHER; r++)
             m2[r] = m2[0];
         if (!NAME(finish_moments)(&row, m2, rstd))
@@ -113,7 +113,7 @@ INLINE bool NAME(group_scales)(const group_forward_args *a, int first, int count
         stat_store_rows(&a->rstd, first, count, rstd);
         stat_store_rows(&a->m2, first, count, m2);
     }
-    NAME(scale_rows)(scale, count, mean, rstd);
+    NAME(scale_rows)(scale, count, mean, excess, rstd);
     return true;
 }
 

@@ -133,7 +133,7 @@ INLINE bool NAME(strip_scales)(const strip_forward_args *a, const NAME(strip_cha
         } else {
             pivot = rms ? 0 : s->factor[NAME(F_MEAN)][first];
             NAME(merge_channels)(s, first, a->depth, a->pixels, rms, &distance, &m2);
-            rstd = 1 / sqrt(m2 * inverse + a->eps);
+            rstd = NAME(rstd_of)(m2, (double)(a->depth * a->pixels), a->eps);
             in_range = m2 * inverse < BIG && m2 * inverse >= least;
         }
         const REAL mean = (REAL)(pivot + distance);

@@ -41,7 +41,7 @@ INLINE void NAME(activated_group)(const forward_args *a, int64_t row, const int 
     }
     NAME(store_moments)(a, row, count, &g);
     NAME(row_scale) scale[TOGETHER];
-    NAME(scale_rows)(scale, count, g.mean, g.rstd);
+    NAME(scale_rows)(scale, count, g.mean, g.excess, g.rstd);
     for (int r = 0; r < count && a->y; r++) {
         /* With a mean of 0 and this shift the layer's formula is RMSNorm's, to the sign of 0. */
         if (rms)

@@ -163,7 +163,7 @@ INLINE void NAME(apply_past)(const forward_args *a, const ELEMENT_T *const x[],
 /* A group of rows on the way from its moments to its y. */
 typedef struct NAME(group_moments) {
     const ELEMENT_T *x[TOGETHER];
-    double mean[TOGETHER], m2[TOGETHER], rstd[TOGETHER];
+    double mean[TOGETHER], excess[TOGETHER], m2[TOGETHER], rstd[TOGETHER];
     bool in_range;
 } NAME(group_moments);
 
@@ -206,7 +206,7 @@ INLINE void NAME(finish_group)(const forward_args *a, int64_t row, const int cou
     for (int r = 0; r < count; r++)
         y[r] = piece ? piece + r * a->cols : (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
     NAME(row_scale) scale[TOGETHER];
-    NAME(scale_rows)(scale, count, g->mean, g->rstd);
+    NAME(scale_rows)(scale, count, g->mean, g->excess, g->rstd);
     if (t == TRAFFIC_STREAM && NAME(usual_weights)(a, rms))
         NAME(apply_past)(a, x, y, count, scale, rms, ahead);
     else if (count == 1)
@@ -228,11 +228,13 @@ INLINE void NAME(group_moments_of)(const forward_args *a, int64_t row, const int
     NAME(x_rows)(a, row, count, g->x);
     if (rms)
         memset(g->mean, 0, sizeof g->mean);
+    if (rms || a->given)
+        memset(g->excess, 0, sizeof g->excess);
     if (a->given) {
         g->in_range = NAME(given_moments)(a, row, count, rms, g->mean, g->rstd);
         return;
     }
-    NAME(moments)(g->x, count, a->cols, sums_ahead, rms, g->mean, g->m2);
+    NAME(moments)(g->x, count, a->cols, sums_ahead, rms, g->mean, g->excess, g->m2);
     for (int r = count; r < TOGETHER; r++)
         g->m2[r] = g->m2[0];
     g->in_range = NAME(finish_moments)(a, g->m2, g->rstd);
@@ -254,10 +256,11 @@ INLINE void NAME(find_moments)(const forward_args *a, int64_t row, ELEMENT_T *co
     NAME(x_rows)(a, row, TOGETHER, g->x);
     NAME(segment_sums)(g->x, TOGETHER, a->cols, ahead, rms, total);
     NAME(segment_rest)(g->x, y, TOGETHER, a->cols, ahead, rms, total, center, rest, g->m2);
+    memset(g->excess, 0, sizeof g->excess);
     if (rms)
         memset(g->mean, 0, sizeof g->mean);
     else
-        NAME(mean_of)(center, rest, g->mean);
+        NAME(mean_of)(center, rest, g->mean, g->excess);
     g->in_range = NAME(finish_moments)(a, g->m2, g->rstd);
 }
 

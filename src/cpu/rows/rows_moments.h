@@ -133,14 +133,23 @@ INLINE unsigned NAME(center_moments)(const REAL deviation[TOGETHER], const REAL 
     memcpy(m2, &kept, sizeof kept);
     return group_bits(&far);
 }
+/* The mean, rounded once to f64; and how far that is above it, which counts where rows are f64
+ * (sum_excess of cpu/common/exact.h). */
 INLINE void NAME(mean_of)(const REAL center[TOGETHER], const double rest[TOGETHER],
-                          double mean[TOGETHER]) {
+                          double mean[TOGETHER], double excess[TOGETHER]) {
     NAME(rows_real) about;
     rows_f64 delta;
     memcpy(&about, center, sizeof about);
     memcpy(&delta, rest, sizeof delta);
     const rows_f64 means = __builtin_convertvector(about, rows_f64) + delta;
     memcpy(mean, &means, sizeof means);
+    if (sizeof(REAL) == 8) {
+        const rows_f64 above = (means - __builtin_convertvector(about, rows_f64)) - delta;
+        const rows_f64 size = (rows_f64)((rows_mask)delta & INT64_MAX) * 0x1p-50;
+        const rows_mask counts = (above > size) | (-above > size);
+        const rows_mask kept = (rows_mask)above & counts;
+        memcpy(excess, &kept, sizeof kept);
+    }
 }
 
 /* How many of a segment's n elements its first sums are of: one in each lane is enough to know
@@ -223,7 +232,8 @@ OUTLINE void NAME(segment_moments)(const ELEMENT_T *const x[], int count, int64_
  * made of would be lost in the mean itself. `ahead` as for row_centered_sums.
  */
 OUTLINE void NAME(moments)(const ELEMENT_T *const x[], int count, int64_t n, int64_t ahead,
-                           const bool rms, double mean[TOGETHER], double m2[TOGETHER]) {
+                           const bool rms, double mean[TOGETHER], double excess[TOGETHER],
+                           double m2[TOGETHER]) {
     REAL pivot[TOGETHER];
     double distance[TOGETHER], m2_rest[TOGETHER] = {0};
     NAME(segment_moments)(x, count, NAME(min)(n, NAME(SEGMENT)), ahead, rms, pivot, distance, m2);
@@ -246,7 +256,7 @@ OUTLINE void NAME(moments)(const ELEMENT_T *const x[], int count, int64_t n, int
         }
     }
     if (!rms)
-        NAME(mean_of)(pivot, distance, mean);
+        NAME(mean_of)(pivot, distance, mean, excess);
     for (int r = 0; r < TOGETHER && n > NAME(SEGMENT); r++)
         m2[r] += m2_rest[r];
 }

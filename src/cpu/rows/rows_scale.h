@@ -8,23 +8,37 @@ typedef struct NAME(row_scale) {
     REAL mean, rstd, shift;
 } NAME(row_scale);
 
+/*
+ * The shifts of TOGETHER rows. By how much a row's mean in the compute type is above its mean in
+ * f64 is known from these; of an f64 row that is `excess` (mean_of).
+ */
+INLINE void NAME(find_shifts)(const NAME(rows_real) * near, const rows_f64 *means,
+                              const double excess[], const rows_f64 *rstds, REAL shift[]) {
+    rows_f64 above = __builtin_convertvector(*near, rows_f64) - *means;
+    if (sizeof(REAL) == 8)
+        memcpy(&above, excess, sizeof above);
+    const NAME(rows_real) shifts = __builtin_convertvector(above * *rstds, NAME(rows_real));
+    memcpy(shift, &shifts, sizeof shifts);
+}
+
 INLINE void NAME(scale_rows)(NAME(row_scale) scale[], int count, const double mean[],
-                             const double rstd[]) {
+                             const double excess[], const double rstd[]) {
     for (int at = 0; at + TOGETHER <= count; at += TOGETHER) {
         rows_f64 means, rstds;
         memcpy(&means, mean + at, sizeof means);
         memcpy(&rstds, rstd + at, sizeof rstds);
         const NAME(rows_real) near = __builtin_convertvector(means, NAME(rows_real));
         const NAME(rows_real) scales = __builtin_convertvector(rstds, NAME(rows_real));
-        const NAME(rows_real) shifts = __builtin_convertvector(
-            (__builtin_convertvector(near, rows_f64) - means) * rstds, NAME(rows_real));
+        REAL shifts[TOGETHER];
+        NAME(find_shifts)(&near, &means, excess + at, &rstds, shifts);
         for (int r = 0; r < TOGETHER; r++)
             scale[at + r] = (NAME(row_scale)){near[r], scales[r], shifts[r]};
     }
     for (int r = count / TOGETHER * TOGETHER; r < count; r++) {
         scale[r].mean = (REAL)mean[r];
         scale[r].rstd = (REAL)rstd[r];
-        scale[r].shift = (REAL)((scale[r].mean - mean[r]) * rstd[r]);
+        const double above = sizeof(REAL) == 8 ? excess[r] : scale[r].mean - mean[r];
+        scale[r].shift = (REAL)(above * rstd[r]);
     }
 }
 
@@ -39,6 +53,22 @@ INLINE VEC NAME(row_result)(VEC x, NAME(row_scale) s, VEC weight, VEC bias, cons
     return NAME(result)(x, NAME(spread)(s), (NAME(epilogue)){f, weight, bias}, rms);
 }
 
+/* mended_rstd of TOGETHER rows (cpu/common/exact.h). */
+INLINE void NAME(mend_rstds)(const rows_f64 *v, rows_f64 *rstd) {
+    const rows_f64 was = *rstd, root = *v * was;
+    rows_f64 rest, error, mended;
+    for (int r = 0; r < TOGETHER; r++)
+        rest[r] = __builtin_fma((*v)[r], was[r], -root[r]);
+    for (int r = 0; r < TOGETHER; r++)
+        error[r] = __builtin_fma(-root[r], was[r], 1);
+    error -= rest * was;
+    const rows_f64 half = error * .5;
+    for (int r = 0; r < TOGETHER; r++)
+        mended[r] = __builtin_fma(was[r], half[r], was[r]);
+    const rows_mask sound = (error < 1) & (error > -1);
+    *rstd = (rows_f64)(((rows_mask)mended & sound) | ((rows_mask)was & ~sound));
+}
+
 /* Mean and rstd of TOGETHER rows from their moments. False where one is out of the compute type's
  * range: the arithmetic is done for all lanes, so that it runs in vectors. */
 INLINE bool NAME(finish_moments)(const forward_args *a, const double m2[TOGETHER],
@@ -47,10 +77,13 @@ INLINE bool NAME(finish_moments)(const forward_args *a, const double m2[TOGETHER
     const double least = eps < TINY_EPS ? TINY_VAR : -1;
     rows_f64 sum;
     memcpy(&sum, m2, sizeof sum);
-    const rows_f64 var = sum * inverse;
-    rows_f64 root = var + eps;
+    const rows_f64 var = sizeof(REAL) == 8 ? sum / (double)a->cols : sum * inverse;
+    const rows_f64 shifted = var + eps;
+    rows_f64 root = shifted;
     group_sqrt(&root);
     root = 1 / root;
+    if (sizeof(REAL) == 8)
+        NAME(mend_rstds)(&shifted, &root);
     memcpy(rstd, &root, sizeof root);
     const rows_mask in_range = (var < BIG) & (var >= least);
     return group_all(&in_range);

@@ -19,17 +19,15 @@ typedef struct NAME(row_scales) {
 
 /* Scales of TOGETHER rows, from row r on. */
 INLINE void NAME(put_scales)(NAME(row_scales) * to, int r, const double mean[],
-                             const double rstd[]) {
+                             const double excess[], const double rstd[]) {
     rows_f64 means, rstds;
     memcpy(&means, mean + r, sizeof means);
     memcpy(&rstds, rstd + r, sizeof rstds);
     const NAME(rows_real) near = __builtin_convertvector(means, NAME(rows_real));
     const NAME(rows_real) scales = __builtin_convertvector(rstds, NAME(rows_real));
-    const NAME(rows_real) shifts = __builtin_convertvector(
-        (__builtin_convertvector(near, rows_f64) - means) * rstds, NAME(rows_real));
     memcpy(to->mean + r, &near, sizeof near);
     memcpy(to->rstd + r, &scales, sizeof scales);
-    memcpy(to->shift + r, &shifts, sizeof shifts);
+    NAME(find_shifts)(&near, &means, excess + r, &rstds, to->shift + r);
 }
 
 INLINE NAME(row_scale) NAME(scale_at)(const NAME(row_scales) * scales, int r) {
@@ -39,12 +37,13 @@ INLINE NAME(row_scale) NAME(scale_at)(const NAME(row_scales) * scales, int r) {
 /* Ends the moments of a step's rows: their scales and statistics. False where a row leaves the
  * range of REAL, and then the rows are done one by one. */
 INLINE bool NAME(finish_step)(const forward_args *a, int64_t row, const int count, const bool rms,
-                              const double mean[], const double m2[], NAME(row_scales) * scales) {
+                              const double mean[], const double excess[], const double m2[],
+                              NAME(row_scales) * scales) {
     double rstd[SHORT_ROWS];
     bool in_range = true;
     for (int r = 0; r < count; r += TOGETHER) {
         in_range &= NAME(finish_moments)(a, m2 + r, rstd + r);
-        NAME(put_scales)(scales, r, mean, rstd);
+        NAME(put_scales)(scales, r, mean, excess, rstd);
     }
     if (__builtin_expect(!in_range, 0)) {
         for (int r = 0; r < count; r++)
@@ -103,7 +102,8 @@ INLINE void NAME(short_centered)(const char *x, int64_t pitch, const int vecs, i
 }
 
 INLINE void NAME(short_moments)(const char *x, int64_t pitch, int64_t n, int count, const int vecs,
-                                int last, const bool rms, double mean[], double m2[]) {
+                                int last, const bool rms, double mean[], double excess[],
+                                double m2[]) {
     const double inverse = 1.0 / (double)n;
     REAL total[SHORT_ROWS], center[SHORT_ROWS], deviation[SHORT_ROWS];
     for (int r = 0; r < count; r += FOLD_ROWS)
@@ -127,7 +127,7 @@ INLINE void NAME(short_moments)(const char *x, int64_t pitch, int64_t n, int cou
                 rows[k] = (const ELEMENT_T *)(x + (r + k) * pitch);
             NAME(recenter)(far, rows, n, center + r, rest, m2 + r);
         }
-        NAME(mean_of)(center + r, rest, mean + r);
+        NAME(mean_of)(center + r, rest, mean + r, excess + r);
     }
 }
 
@@ -178,12 +178,12 @@ INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, int count, 
     for (int64_t row = 0; row < rows; row += count) {
         const char *const x = NAME(x_at)(a, row);
         char *const y = a->y + row * a->y_pitch;
-        double mean[SHORT_ROWS] = {0}, m2[SHORT_ROWS];
+        double mean[SHORT_ROWS] = {0}, excess[SHORT_ROWS] = {0}, m2[SHORT_ROWS];
         NAME(row_scales) scales;
         NAME(prefetch_rows)(y, 0, a->y_pitch, n, count, writes, 1);
-        NAME(short_moments)(x, x_pitch, n, count, vecs, last, rms, mean, m2);
+        NAME(short_moments)(x, x_pitch, n, count, vecs, last, rms, mean, excess, m2);
         NAME(prefetch_rows)(x, 2 * count * x_pitch, x_pitch, n, count, prefetches, 0);
-        if (!NAME(finish_step)(a, row, count, rms, mean, m2, &scales))
+        if (!NAME(finish_step)(a, row, count, rms, mean, excess, m2, &scales))
             continue;
         for (int r = 0; r < count; r += at_once) {
             NAME(short_apply)(a, x, in_place ? y : (char *)piece, made_pitch, r, at_once, vecs,

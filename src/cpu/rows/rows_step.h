@@ -11,7 +11,7 @@
 
 INLINE void NAME(step_moments)(const ELEMENT_T *const x[], ELEMENT_T *const y[], const int count,
                                int64_t n, const bool rms, int64_t x_ahead, bool prefetches_x,
-                               bool prefetches_y, double mean[], double m2[]) {
+                               bool prefetches_y, double mean[], double excess[], double m2[]) {
     const double inverse = 1.0 / (double)n, first = (double)NAME(summed_first)(n, false);
     VEC sums[STEP_ROWS], squares[STEP_ROWS];
     REAL total[STEP_ROWS], center[STEP_ROWS], deviation[STEP_ROWS];
@@ -41,7 +41,7 @@ INLINE void NAME(step_moments)(const ELEMENT_T *const x[], ELEMENT_T *const y[],
         const unsigned far = NAME(center_moments)(deviation + r, total + r, inverse, rest, m2 + r);
         if (__builtin_expect(far != 0, 0))
             NAME(recenter)(far, x + r, n, center + r, rest, m2 + r);
-        NAME(mean_of)(center + r, rest, mean + r);
+        NAME(mean_of)(center + r, rest, mean + r, excess + r);
     }
 }
 
@@ -87,13 +87,14 @@ INLINE int64_t NAME(steps_of)(const forward_args *a, const bool rms, const int c
     for (; row + count <= a->rows; row += count) {
         const ELEMENT_T *x[STEP_ROWS];
         ELEMENT_T *y[STEP_ROWS];
-        double mean[STEP_ROWS] = {0}, m2[STEP_ROWS];
+        double mean[STEP_ROWS] = {0}, excess[STEP_ROWS] = {0}, m2[STEP_ROWS];
         NAME(row_scales) scales;
         NAME(x_rows)(a, row, count, x);
         for (int r = 0; r < count; r++)
             y[r] = lines ? piece + r * n : (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
-        NAME(step_moments)(x, y, count, n, rms, ahead, prefetches_x, prefetches_y, mean, m2);
-        if (!NAME(finish_step)(a, row, count, rms, mean, m2, &scales))
+        NAME(step_moments)(x, y, count, n, rms, ahead, prefetches_x, prefetches_y, mean, excess,
+                           m2);
+        if (!NAME(finish_step)(a, row, count, rms, mean, excess, m2, &scales))
             continue;
         int64_t i = 0;
         for (; i + LANES <= n; i += LANES)

@@ -6,7 +6,6 @@
 #define PLANISH_CPU_STAGES_BACKWARD_ROWS_H
 
 #include "problem.h"
-#include "stages.h"
 
 /* Those there are for each row of a batch, and those that are one for all. */
 enum { BATCH_S, BATCH_DZ, BATCH_DS, BATCH_KINDS };

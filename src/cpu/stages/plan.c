@@ -1,7 +1,6 @@
 /* How a norm with stages around it is cut, and what it is called; see stages_path.h. */
 #include "cpu/stages/backward.h"
 #include "cpu/stages/stages_path.h"
-#include "stages.h"
 
 #include <stdio.h>
 

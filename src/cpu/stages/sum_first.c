@@ -2,6 +2,7 @@
 #include "cpu/stages/sum_first.h"
 #include "cpu/common/stretch.h"
 #include "cpu/stages/stages_path.h"
+#include "stages.h"
 
 #include <stdlib.h>
 

@@ -11,7 +11,6 @@
 
 #include "cpu/common/job.h"
 #include "cpu/stages/stage_kernels.h"
-#include "stages.h"
 
 /* Completes the plan of the norm of s by the step that makes s, whose problem is p. */
 void sum_first_plan(cpu_plan *plan, const problem *p);

@@ -14,7 +14,6 @@
 #include "cuda/rows/rows_fit.h"
 #include "cuda/stages/samples.h"
 #include "cuda/stages/stages_forward.h"
-#include "stages.h"
 
 static const role streams[] = {ROLE_X, ROLE_DY, ROLE_GATE, ROLE_DSUM, ROLE_BRANCH};
 enum { STREAMS = sizeof streams / sizeof *streams };

@@ -23,7 +23,7 @@ DEVICE = (
     *("emulated", "emulated_pair", "fiber", "variants"),
 )
 SUPPORT = (
-    *("check", "element", "tensor", "reference", "cases", "values", "bounds"),
+    *("check", "element", "tensor", "activation", "reference", "cases", "values", "bounds"),
     *("staged_case", "staged_reference", "backward_case", "backward_reference", "staged_check"),
 )
 # The parts of src/cuda that know of the driver, of NVRTC or of files; the rest are pure functions.
@@ -66,7 +66,7 @@ def host_sources(folder: pathlib.Path) -> list[pathlib.Path]:
         "problem_checks",
         "problem_layouts",
         "roles",
-        "stages",
+        "problem_stages",
         "stages_modulated",
         "stages_sum",
         "status",

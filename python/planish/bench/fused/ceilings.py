@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .ways import Prepared, Way
+from .way import Prepared, Way
 from .works import Data, Work
 
 # A line of 64 bytes of the widest stream at a time. Every stream has as many elements.

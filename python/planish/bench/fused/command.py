@@ -25,7 +25,8 @@ from ..timing import TOO_NOISY, Effort, Timed, interleave
 from . import table
 from .ceilings import Ceiling
 from .reference import Truth
-from .ways import Prepared, Way, all_ways
+from .way import Prepared, Way
+from .ways import all_ways
 from .works import GROUPS, Work, copies, make_data, works
 
 DOC = """Norms with what stands around them in a model - a residual, dropout, a modulation, a gate,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .triton_ways import fastest
-from .ways import Prepared
+from .way import Prepared
 from .works import Data, Work
 
 SHAPES = ((512, 4), (1024, 4), (2048, 4), (4096, 8), (8192, 8))  # elements of a block, warps

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..gpu import replayed
 from ..providers.base import UnsupportedError
 from .triton_kernels import backward_kernel, forward_kernel, in_place_kernel
-from .ways import FP8, Prepared, Way
+from .way import FP8, Prepared, Way
 from .works import DROPOUT, STATIC, Data, Work
 
 SEED = 20

@@ -10,7 +10,6 @@ import importlib
 import importlib.util
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch.nn import functional as F
@@ -19,35 +18,12 @@ import torch
 from torch import Tensor
 
 from ..providers.base import UnsupportedError
+from .way import FP8, Prepared, Way
 from .works import COMPILED, DROPOUT, Data, Work
 
 #: y; y and the sum; the two norms of queries and keys; or the quantised result with its scale.
 Function = Callable[[Mapping[str, Tensor]], tuple[Tensor, ...]]
-FP8 = torch.float8_e4m3fn
 LARGEST = 448.0
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A call for each set of data, and what the first of them gives, by name."""
-
-    calls: Sequence[Callable[[], object]]
-    outputs: Callable[[], dict[str, Tensor]]
-
-
-class Way:
-    """Someone who can do the works, or some of them."""
-
-    name: str
-    what: str
-
-    def missing(self, device: str) -> str | None:
-        """Why it cannot be used here at all; None if it can."""
-        return None
-
-    def prepare(self, work: Work, sets: Sequence[Data]) -> Prepared:
-        """Makes a work ready; raises UnsupportedError where it is not done."""
-        raise NotImplementedError
 
 
 # ---- What a work is in functions of (data) -> results --------------------------------------------

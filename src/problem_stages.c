@@ -1,5 +1,4 @@
-/* The checks of what stands around a norm; see stages.h. */
-#include "stages.h"
+#include "problem_stages.h"
 
 #include <math.h>
 
@@ -92,7 +91,7 @@ static bool has_fields(const planish_norm *op) {
            op->scale_least > 0 || op->scale_most > 0 || op->modulation_axes || op->column_axes;
 }
 
-planish_status stages_check(problem *p, const planish_norm *op, message error) {
+planish_status problem_check_stages(problem *p, const planish_norm *op, message error) {
     p->stages = (stages){.sum = DTYPE_NONE, .blocks = 1};
     planish_status status = check_fields(op, error);
     if (status)
@@ -142,8 +141,9 @@ static planish_status match_count(role r, const DLTensor *t, int64_t wanted, mes
     return PLANISH_OK;
 }
 
-planish_status stages_match(problem *p, role r, const DLTensor *t, const DLTensor *x, uint64_t kept,
-                            const int64_t strides[], int of_axis[], message error) {
+planish_status problem_match_stage(problem *p, role r, const DLTensor *t, const DLTensor *x,
+                                   uint64_t kept, const int64_t strides[], int of_axis[],
+                                   message error) {
     for (int i = 0; i < x->ndim; i++)
         of_axis[i] = -1;
     if (axes_of(r) != AXES_BLOCKS)
