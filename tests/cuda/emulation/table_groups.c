@@ -54,6 +54,14 @@ void table_groups_otherwise(void) {
                 emulate_numbers(c, n);
             }
     }
+    /* Groups of many channels in two reads, of few pieces and of many. */
+    static const int64_t wide[][4] = {{2, 2, 40, 3000}, {1, 2, 75, 4099}, {1, 1, 33, 40000}};
+    for (int i = 0; i < 6; i++) {
+        set_device(80, 2);
+        norm_case c = groups_of(PLANISH_BACKWARD, PLANISH_LAYER, wide[i / 2], i % 2, types[i % 3]);
+        c.numbers = i == 3 ? MEAN_100 : NORMAL;
+        emulate_case(c);
+    }
 }
 
 /* Rows in tiles: an odd number of pixels and an even one, of which no chunks are whole; a row for a

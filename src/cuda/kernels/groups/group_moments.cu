@@ -59,9 +59,10 @@ __device__ __forceinline__ void forward_moments(const groups_args &args, i64 row
     }
 }
 
-/* Neighbouring channels that a warp's lanes share out; those of one channel have every EACH-th piece of it. */
+/* Neighbouring channels that a warp's lanes share out; those of one channel have every EACH-th piece of it. Where
+ * pieces are few, many channels at once: each round of them waits for its loads. */
 __device__ constexpr int power_below(int n) { return n < 2 ? 1 : 2 * power_below(n / 2); }
-constexpr int MERGED = power_below(least(DEPTH, 8)), EACH = THREADS / MERGED;
+constexpr int MERGED = power_below(least(DEPTH, PIECES > 64 ? 8 : WARP)), EACH = THREADS / MERGED;
 
 /* The sums of channels [first, first + MERGED) of a group over their pieces: in each thread those of one of them. */
 __device__ __forceinline__ void merge_channels(const groups_args &args, i64 image, int group, int first, double *v,
