@@ -4,6 +4,7 @@ in which pieces, and who waits for whom is what runs on GPUs."""
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import tempfile
 import time
@@ -84,6 +85,7 @@ def _on_ranks(folder: str, rows: int, dtype: torch.dtype, pieces: int) -> list[A
     patch.setattr(peers, "_lanes", lambda: [None, None])
     patch.setattr(peers, "_joined", lambda lanes: None)
     patch.setattr(peers, "_is_captured", lambda: True)
+    patch.setattr(peers, "_on", contextlib.nullcontext)
     patch.setattr(peers, "PIECES", pieces)
     try:
         tensors = [summands[rank], residual.chunk(ranks)[rank], weight]

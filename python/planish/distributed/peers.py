@@ -30,6 +30,7 @@ PIECES = 2
 PATIENCE_MS = 600_000
 
 
+_on: Callable[[torch.device], Any] = torch.cuda.device
 _event: Callable[[], Any] = torch.cuda.Event
 _stream: Callable[[], Any] = torch.cuda.Stream
 
@@ -62,16 +63,17 @@ class Room:
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
         """A call: behind the last one of every rank, whatever streams these were on."""
-        is_free = not _is_captured()  # a graph's order is its own
-        if not is_free and self not in _in_graphs:
-            _in_graphs.append(self)
-        if is_free and self.done is not None:
-            torch.cuda.current_stream().wait_event(self.done)
-        self.memory.barrier(channel=0, timeout_ms=PATIENCE_MS)
-        yield
-        if is_free:
-            self.done = self.done or _event()
-            self.done.record()
+        with _on(self.made.device):
+            is_free = not _is_captured()  # a graph's order is its own
+            if not is_free and self not in _in_graphs:
+                _in_graphs.append(self)
+            if is_free and self.done is not None:
+                torch.cuda.current_stream().wait_event(self.done)
+            self.memory.barrier(channel=0, timeout_ms=PATIENCE_MS)
+            yield
+            if is_free:
+                self.done = self.done or _event()
+                self.done.record()
 
     def tell(self, other: int, channel: int) -> None:
         self.memory.put_signal(other, channel=channel, timeout_ms=PATIENCE_MS)
@@ -87,11 +89,10 @@ _rooms: dict[str, tuple[dist.ProcessGroup, Room | None]] = {}
 _in_graphs: list[Room] = []
 
 
-def _identity() -> tuple[str, ...]:
+def _identity(mine: int) -> tuple[str, ...]:
     """Of the host and its run, this process's GPU and every GPU that it can copy to."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         host = f"{socket.gethostname()} {file.read().strip()}"
-    mine = torch.cuda.current_device()
     seen = [
         str(torch.cuda.get_device_properties(device).uuid)
         for device in range(torch.cuda.device_count())
@@ -100,7 +101,7 @@ def _identity() -> tuple[str, ...]:
     return host, str(torch.cuda.get_device_properties(mine).uuid), *seen
 
 
-def _are_neighbours(group: dist.ProcessGroup) -> bool:
+def _are_neighbours(group: dist.ProcessGroup, device: torch.device) -> bool:
     """Whether every rank has a GPU of its own in one host, to which every other rank's has a way.
     The ranks ask together and have the same answer."""
     if group.size() == 1 or "cuda:nccl" not in dist.get_backend_config(group):
@@ -108,7 +109,7 @@ def _are_neighbours(group: dist.ProcessGroup) -> bool:
     mine: tuple[str, ...] = ()
     if os.environ.get("PLANISH_PEERS") != "0":
         with contextlib.suppress(OSError, RuntimeError, AssertionError):
-            mine = _identity()
+            mine = _identity(device.index)
     everyone: list[Any] = [None] * group.size()
     dist.all_gather_object(everyone, mine, group=group)
     if not all(everyone):
@@ -119,26 +120,25 @@ def _are_neighbours(group: dist.ProcessGroup) -> bool:
     return len(hosts) == 1 and len(gpus) == group.size() and all_seen
 
 
-def _all_have(found: object, group: dist.ProcessGroup) -> bool:
-    count = torch.tensor(int(found is not None), device="cuda")
+def _all_have(found: object, group: dist.ProcessGroup, device: torch.device) -> bool:
+    count = torch.tensor(int(found is not None), device=device)
     dist.all_reduce(count, dist.ReduceOp.MIN, group=group)
     return bool(count)
 
 
-def _made(group: dist.ProcessGroup, size: int) -> Room | None:
+def _made(group: dist.ProcessGroup, size: int, device: torch.device) -> Room | None:
     """Room of that many bytes; None, on every rank, where one of them has none."""
     import torch.distributed._symmetric_memory as symmetric
 
     made = memory = None
     with contextlib.suppress(RuntimeError):
-        device = torch.device("cuda", torch.cuda.current_device())
         made = symmetric.empty(size, dtype=torch.uint8, device=device)
-    is_everywhere = _all_have(made, group)
+    is_everywhere = _all_have(made, group, device)
     if made is None or not is_everywhere:
         return None
     with contextlib.suppress(RuntimeError):
         memory = symmetric.rendezvous(made, group)
-    return Room(memory, made, group) if _all_have(memory, group) else None
+    return Room(memory, made, group) if _all_have(memory, group, device) else None
 
 
 def between(group: dist.ProcessGroup, own: Tensor, rows: int) -> Room | None:
@@ -155,11 +155,12 @@ def between(group: dist.ProcessGroup, own: Tensor, rows: int) -> Room | None:
         return None
     if of is not group:
         room = None
-    if of is group or _are_neighbours(group):
-        torch.cuda.synchronize()
-        dist.barrier(group)  # what was there has been read
-        _rooms.pop(group.group_name, None)
-        room = _made(group, size)
+    with torch.cuda.device(own.device):
+        if of is group or _are_neighbours(group, own.device):
+            torch.cuda.synchronize()
+            dist.barrier(group)  # what was there has been read
+            _rooms.pop(group.group_name, None)
+            room = _made(group, size, own.device)
     _rooms[group.group_name] = group, room
     return room
 
