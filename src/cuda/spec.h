@@ -110,7 +110,7 @@ typedef struct groups_constants {
     uint8_t variant; /* groups_variant */
     uint8_t last;
     uint8_t out_lies_as_x; /* of tiles */
-    uint8_t ahead;     /* of strips over blocks anywhere: summed while others are written */
+    uint8_t ahead;         /* of strips over blocks anywhere: summed while others are written */
     uint8_t late_half; /* of strips over blocks anywhere: the later half begins after the barrier */
 } groups_constants;
 

@@ -14,7 +14,8 @@ enum { HALVES, FLOATS, SIZES };
 
 #define MB (1 << 20)
 
-/* Read off bench/results/gpu-34/sync.csv (H200): by the GPU's time, and below 1 MB by the host's. */
+/* Read off bench/results/gpu-34/sync.csv (H200): by the GPU's time, and below 1 MB by the host's.
+ */
 static const least_bytes table[SYNC_OPERATORS][SIZES] = {
     [SYNC_STATISTICS] = {{1 * MB, 1 * MB}, {1 * MB, 1 * MB}},
     [SYNC_APPLY] = {{0, 0}, {0, 0}},

@@ -117,6 +117,7 @@ def _groups(
 def _image_cases() -> list[Case]:
     large, small = (64, 96, 56, 56), (64, 384, 28, 28)
     usual, tiny, huge = (64, 32, 8, 56, 56), (2048, 32, 8, 7, 7), (4, 32, 16, 256, 256)
+    vast = (1, 32, 2, 1024, 1024)
     one, two, last = "one read", "two reads", "channels last: "
     return [
         _channels("", "f16", "forward", large),
@@ -137,8 +138,10 @@ def _image_cases() -> list[Case]:
         _groups("strips", "", "f16", "forward", usual, last + one),
         _groups("strips", "silu", "bf16", "forward", usual, last + one),
         _groups("strips", "", "f16", "backward", usual, last + one),
-        _groups("strips", "two-reads", "f16", "forward", huge, last + two),
-        _groups("strips", "two-reads", "f16", "backward", huge, last + two),
+        _groups("strips", "large", "f16", "forward", huge, last + one),
+        _groups("strips", "large", "f16", "backward", huge, last + one),
+        _groups("strips", "two-reads", "f16", "forward", vast, last + two),
+        _groups("strips", "two-reads", "f16", "backward", vast, last + two),
     ]
 
 
