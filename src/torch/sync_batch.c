@@ -90,39 +90,15 @@ static reason apply_out(batch_habit habit, const sync_arguments *a) {
     return other == SUPPORTED ? apply_by(&b, saved, &y, true) : other;
 }
 
-/* input, weight?, bias?, mean, invstd, eps */
-static void elemt(batch_habit habit, stack_value *stack) {
+/* input, weight?, bias?, mean, invstd, eps; with .out also out, which is returned. */
+static void elemt(batch_habit habit, stack_value *stack, bool into) {
     INSIDE call = call_enter(BATCH_NORM_ELEMT, BOXED);
     OWNED_TENSOR input = take_tensor(stack[0]);
     OWNED_TENSOR weight = take_optional_tensor(stack[1]);
     OWNED_TENSOR bias = take_optional_tensor(stack[2]);
     OWNED_TENSOR mean = take_tensor(stack[3]);
     OWNED_TENSOR rstd = take_tensor(stack[4]);
-    const sync_arguments a = {.input = input,
-                              .weight = weight,
-                              .bias = bias,
-                              .mean = mean,
-                              .rstd = rstd,
-                              .eps = take_double(stack[5])};
-    SYNC_RESULTS made = {{{NULL}}};
-    const reason why = apply(habit, &a, &made);
-    if (sync_is_served(call, why, &made)) {
-        sync_give_results(stack, &made, 1);
-        return;
-    }
-    const returned_tensors torchs = torch_sync_apply(habit, &a, why);
-    give_returned(stack, &torchs, 1);
-}
-
-/* The same, and out, which is returned. */
-static void elemt_out(batch_habit habit, stack_value *stack) {
-    INSIDE call = call_enter(BATCH_NORM_ELEMT, BOXED);
-    OWNED_TENSOR input = take_tensor(stack[0]);
-    OWNED_TENSOR weight = take_optional_tensor(stack[1]);
-    OWNED_TENSOR bias = take_optional_tensor(stack[2]);
-    OWNED_TENSOR mean = take_tensor(stack[3]);
-    OWNED_TENSOR rstd = take_tensor(stack[4]);
-    OWNED_TENSOR out = take_tensor(stack[6]);
+    OWNED_TENSOR out = into ? take_tensor(stack[6]) : NULL;
     const sync_arguments a = {.input = input,
                               .weight = weight,
                               .bias = bias,
@@ -131,10 +107,18 @@ static void elemt_out(batch_habit habit, stack_value *stack) {
                               .out = out,
                               .eps = take_double(stack[5])};
     SYNC_RESULTS made = {{{NULL}}};
-    const reason why = apply_out(habit, &a);
-    if (!sync_is_served(call, why, &made))
-        torch_sync_apply_out(habit, &a, why);
-    stack[0] = give_handle(&out);
+    const reason why = into ? apply_out(habit, &a) : apply(habit, &a, &made);
+    const bool is_served = sync_is_served(call, why, &made);
+    if (into) {
+        if (!is_served)
+            torch_sync_apply_out(habit, &a, why);
+        stack[0] = give_handle(&out);
+    } else if (is_served) {
+        sync_give_results(stack, &made, 1);
+    } else {
+        const returned_tensors torchs = torch_sync_apply(habit, &a, why);
+        give_returned(stack, &torchs, 1);
+    }
 }
 
 /* ---- Each for the CPU and for CUDA ----------------------------------------------------------- */
@@ -151,20 +135,20 @@ void batch_norm_stats_cuda(stack_value *stack, uint64_t argument_count, uint64_t
 
 void batch_norm_elemt(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
-    elemt(HABIT_CPU, stack);
+    elemt(HABIT_CPU, stack, false);
 }
 
 void batch_norm_elemt_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
-    elemt(HABIT_CUDA, stack);
+    elemt(HABIT_CUDA, stack, false);
 }
 
 void batch_norm_elemt_out(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
-    elemt_out(HABIT_CPU, stack);
+    elemt(HABIT_CPU, stack, true);
 }
 
 void batch_norm_elemt_out_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
-    elemt_out(HABIT_CUDA, stack);
+    elemt(HABIT_CUDA, stack, true);
 }

@@ -7,6 +7,7 @@
 
 #include "run.h"
 #include "stack.h"
+#include "sync_call.h"
 
 /* A vector as x of one sample. */
 typedef struct one_sample {
@@ -61,8 +62,7 @@ reason sync_rstd(const batch *b, const DLTensor *m2, double eps, const DLTensor 
         .running_var = &variance.view,
         .dx = as_sample(rstd, &dx),
     };
-    const planish_status status = run_norm(&op, PLANISH_BACKWARD, &tensors, (message){0});
-    return status == PLANISH_OK ? SUPPORTED : refusal(status);
+    return sync_reason(run_norm(&op, PLANISH_BACKWARD, &tensors, (message){0}));
 }
 
 /* An operator of torch's of one or two tensors; the second may be NULL: None. */
@@ -102,8 +102,7 @@ static reason multiply(const DLTensor *x, const DLTensor *factor, const DLTensor
         .y = as_sample(y, &result),
         .rstd = as_sample(factor, &scale),
     };
-    const planish_status status = run_norm(&op, PLANISH_APPLY, &tensors, (message){0});
-    return status == PLANISH_OK ? SUPPORTED : refusal(status);
+    return sync_reason(run_norm(&op, PLANISH_APPLY, &tensors, (message){0}));
 }
 
 static void see(sync_vector *v) {

@@ -53,33 +53,25 @@ def batch_norm(
     """
     function = "batch_norm"
     check_tensor(function, "input", input)
-    check_optional(
-        function,
-        running_mean=running_mean,
-        running_var=running_var,
-        weight=weight,
-        bias=bias,
-        addend=addend,
-    )
+    vectors = {
+        "running_mean": running_mean,
+        "running_var": running_var,
+        "weight": weight,
+        "bias": bias,
+    }
+    check_optional(function, **vectors, addend=addend)
     check_activation(function, activation)
     group = group_of(function, group)
     momentum = number_of(function, "momentum", momentum)
     eps = number_of(function, "eps", eps)
+    values = (0, *range(2, input.dim()))
     agree(
         function,
         group,
         {
-            "input": (input, (0, *range(2, input.dim()))),
-            **{
-                name: (tensor, ())
-                for name, tensor in (
-                    ("running_mean", running_mean),
-                    ("running_var", running_var),
-                    ("weight", weight),
-                    ("bias", bias),
-                )
-            },
-            "addend": (addend, (0, *range(2, input.dim()))),
+            "input": (input, values),
+            "addend": (addend, values),
+            **{name: (vector, ()) for name, vector in vectors.items()},
         },
         training=training,
         momentum=momentum,
