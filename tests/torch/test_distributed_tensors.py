@@ -3,6 +3,8 @@ where rows are sharded and one of a few bytes a row where a normalised axis is."
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -244,3 +246,37 @@ def test_sharded_norm_behind_a_column_parallel_projection(
         for one, other in zip(got, wanted, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
         assert total == pytest.approx(norm, rel=1e-4)
+
+
+# ---- Compiled ------------------------------------------------------------------------------------
+
+_COMPILED = """
+import sys, planish, torch, torch.distributed as dist
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+mesh = dist.init_device_mesh("cpu", (1,))
+x = distribute_tensor(torch.randn(4, 6, 8), mesh, [Shard(1)])
+weight = distribute_tensor(torch.ones(8), mesh, [Replicate()]).requires_grad_()
+norms = {
+    "planish": lambda x: planish.rms_norm(x, -1, weight, eps=1e-6),
+    "enabled": lambda x: torch.nn.functional.rms_norm(x, (8,), weight, 1e-6),
+}
+norm = norms[sys.argv[1]]
+if sys.argv[1] == "enabled":
+    planish.enable()
+y = torch.compile(norm, backend="aot_eager", fullgraph=True)(x)
+y.sum().backward()
+planish.disable()
+wanted = torch.nn.functional.rms_norm(x.full_tensor(), (8,), None, 1e-6)
+torch.testing.assert_close(y.full_tensor(), wanted)
+calls = planish.stats()
+assert sum(one["planish"] for one in calls.values()) == 2, calls
+"""
+
+
+@pytest.mark.parametrize("norm", ["planish", "enabled"])
+def test_the_first_dtensor_of_a_process_may_come_while_a_graph_is_traced(norm: str) -> None:
+    command = [sys.executable, "-c", _COMPILED, norm]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr

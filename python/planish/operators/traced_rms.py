@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 from planish.library import dispatcher
-from planish.operators import ops
+from planish.operators import ops, ways
 from planish.operators.arguments import DTYPES, rms_eps
 from torch import Tensor
 
@@ -46,6 +46,7 @@ def forward(
         or list(input.shape[input.dim() - count :]) != list(normalized_shape)
         or (weight is not None and list(weight.shape) != list(normalized_shape))
         or any(t.dtype not in DTYPES or t.device != input.device for t in given)
+        or ways.lacks_rules(*given)
     ):
         return None
     eps = rms_eps(eps, input)

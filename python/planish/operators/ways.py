@@ -23,7 +23,7 @@ from planish.library.seen import (
 )
 from torch import Tensor, fx
 
-__all__ = ["Way", "give_rules", "leaf", "may_be_torchs", "way_of"]
+__all__ = ["Way", "give_rules", "lacks_rules", "leaf", "may_be_torchs", "way_of"]
 
 
 class Way(enum.Enum):
@@ -51,9 +51,22 @@ def _is_transformed() -> bool:
 _is_transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
+def _gives_rules() -> bool:
+    """Gives DTensor the rules of planish's operators where it is loaded, and says whether it has
+    them. A graph that is traced may come across DTensors before any call that is not traced."""
+    if "torch.distributed.tensor" not in sys.modules:
+        return False
+    given = [give() for give in _rules]
+    return any(given)
+
+
+_gives_rules._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def way_of(*tensors: Tensor | None) -> Way:
     """The way of a call of these tensors."""
     if torch.compiler.is_compiling():
+        _gives_rules()
         through_torch = _is_transformed() or torch.onnx.is_in_onnx_export()
         return Way.TORCH if through_torch else Way.OPERATOR
     if is_plain(*tensors):
@@ -75,11 +88,18 @@ def _is_known(tensor: Tensor) -> bool:
         return tensor.layout in LAYOUTS and not tensor.is_nested
     if isinstance(tensor, torch._subclasses.FakeTensor):
         return True
+    return _is_placed(tensor) and _gives_rules()
+
+
+def _is_placed(tensor: Tensor) -> bool:
+    """Whether it is a DTensor."""
     distributed: Any = sys.modules.get("torch.distributed.tensor")
-    if distributed is None or not isinstance(tensor, distributed.DTensor):
-        return False
-    given = [give() for give in _rules]
-    return any(given)
+    return distributed is not None and isinstance(tensor, distributed.DTensor)
+
+
+def lacks_rules(*tensors: Tensor) -> bool:
+    """Whether one of them is a DTensor, and this torch takes no rules for planish's operators."""
+    return any(map(_is_placed, tensors)) and not _gives_rules()
 
 
 _rules: list[Callable[[], bool]] = []
