@@ -1,18 +1,22 @@
-"""A training step of a Llama on the GPUs of one host, by NCCL, as torch has it and with
-planish.replace(), also with fuse=True: on one GPU, under FSDP2, and under tensor parallel
-with sequence parallel.
+"""Training steps of models on the GPUs of one host, by NCCL, as torch has them, under
+planish.enable() or with planish.replace(), and with replace(fuse=True): a Llama on one GPU, under
+FSDP2, and under tensor parallel with sequence parallel; a GPT-2, a ConvNeXt and a DiT under FSDP2,
+and the ConvNeXt under DistributedDataParallel.
 
     python bench/gpu_parallel.py [--ranks=2] [--out=FILE] [--turns=7]
+    python bench/gpu_parallel.py "GPT-2, FSDP2" "DiT, FSDP2"     # some of them
     python bench/gpu_parallel.py --tiny           # sizes for CPUs, by gloo
 
-The layers are Transformers'. Every GPU sees as many tokens in each way: under tensor parallel the
-batch is as many times larger as there are ranks. The steps (forward, backward, AdamW) go by turns;
-a turn's time is the clock's of the slowest rank. Written are medians and the spread from the first
-to the last quarter, in milliseconds, and the losses of the first steps, all in one JSON file."""
+The models are those of parallel_models.py. Every GPU sees as many tokens in each way: under tensor
+parallel the batch is as many times larger as there are ranks. The steps (forward, backward, AdamW)
+go by turns; a turn's time is the clock's of the slowest rank. Printed is a table of medians in
+milliseconds with the first and the last quarter; these and the losses of the first steps are
+written to a JSON file."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import os
@@ -23,80 +27,38 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 import torch.multiprocessing as mp
-import torch.nn.functional as F
 
 import planish
 import torch
+from parallel_models import KINDS
 from torch import Tensor, nn
 
-
-class Size(NamedTuple):
-    """Of a model and of a batch a GPU."""
-
-    layers: int
-    width: int
-    inner: int
-    heads: int
-    words: int
-    batch: int
-    length: int
-
-
-SIZE, TINY = Size(8, 4096, 11008, 32, 32000, 4, 2048), Size(2, 64, 128, 4, 256, 2, 32)
-PUT_IN = ("torch", "replace", "fuse")
 CHECKED = 3  # steps whose losses are written
-
-
-class Llama(nn.Module):
-    """Transformers' layers between an embedding and a head."""
-
-    def __init__(self, size: Size) -> None:
-        from transformers import LlamaConfig
-        from transformers.models.llama import modeling_llama as of
-
-        super().__init__()
-        config = LlamaConfig(
-            vocab_size=size.words,
-            hidden_size=size.width,
-            intermediate_size=size.inner,
-            num_hidden_layers=size.layers,
-            num_attention_heads=size.heads,
-            max_position_embeddings=size.length,
-            attn_implementation="sdpa",
-        )
-        self.embedding = nn.Embedding(size.words, size.width)
-        self.layers = nn.ModuleList(of.LlamaDecoderLayer(config, i) for i in range(size.layers))
-        self.norm = of.LlamaRMSNorm(size.width, eps=config.rms_norm_eps)
-        self.head = nn.Linear(size.width, size.words, bias=False)
-        self.rotary = of.LlamaRotaryEmbedding(config)
-
-    def forward(self, words: Tensor) -> Tensor:
-        x = self.embedding(words)
-        positions = torch.arange(words.shape[1], device=words.device)[None]
-        turned = self.rotary(x, positions)
-        for layer in self.layers:
-            x = layer(x, position_embeddings=turned)
-        y: Tensor = self.head(self.norm(x))
-        return y
 
 
 # ---- The ways ------------------------------------------------------------------------------------
 
 
-def _alone(model: nn.Module, device: str) -> nn.Module:
+def _alone(model: nn.Module, device: str, layers: str) -> nn.Module:
     return model
 
 
-def _fsdp(model: nn.Module, device: str) -> nn.Module:
+def _ddp(model: nn.Module, device: str, layers: str) -> nn.Module:
+    ids = [torch.cuda.current_device()] if device == "cuda" else None
+    model = model.to(memory_format=torch.channels_last)
+    return nn.parallel.DistributedDataParallel(model, device_ids=ids)
+
+
+def _fsdp(model: nn.Module, device: str, layers: str) -> nn.Module:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.bfloat16)
-    for layer in model.layers:  # type: ignore[union-attr]
+    for layer in model.get_submodule(layers):  # type: ignore[attr-defined]
         fully_shard(layer, mp_policy=policy)
     return fully_shard(model, mp_policy=policy)
 
 
-def _tensor_parallel(model: nn.Module, device: str) -> nn.Module:
+def _tensor_parallel(model: nn.Module, device: str, layers: str) -> nn.Module:
     """With sequence parallel: norms have the rows of their own steps of the sequences."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (
@@ -133,11 +95,24 @@ def _tensor_parallel(model: nn.Module, device: str) -> nn.Module:
     )
 
 
-#: What wraps a model, and by how many times a rank's batch is larger than one GPU's share.
-WAYS: dict[str, tuple[Callable[[nn.Module, str], nn.Module], bool]] = {
-    "one GPU": (_alone, False),
-    "FSDP2": (_fsdp, False),
-    "TP + SP": (_tensor_parallel, True),
+class Way(NamedTuple):
+    kind: str
+    wrap: Callable[[nn.Module, str, str], nn.Module]
+    is_whole: bool = False  # every rank sees the batches of all
+    kept: torch.dtype = torch.bfloat16  # what parameters are in; FSDP2 casts by itself
+    hows: tuple[str, ...] = ("torch", "enable", "fuse")
+
+
+_OF_LLAMA = ("torch", "replace", "fuse")  # its norms are no operator of torch's to enable
+
+WAYS = {
+    "Llama, one GPU": Way("Llama", _alone, hows=_OF_LLAMA),
+    "Llama, FSDP2": Way("Llama", _fsdp, kept=torch.float32, hows=_OF_LLAMA),
+    "Llama, TP + SP": Way("Llama", _tensor_parallel, True, hows=_OF_LLAMA),
+    "GPT-2, FSDP2": Way("GPT-2", _fsdp, kept=torch.float32),
+    "ConvNeXt, FSDP2": Way("ConvNeXt", _fsdp, kept=torch.float32),
+    "ConvNeXt, DDP": Way("ConvNeXt", _ddp),
+    "DiT, FSDP2": Way("DiT", _fsdp, kept=torch.float32),
 }
 
 
@@ -147,28 +122,31 @@ WAYS: dict[str, tuple[Callable[[nn.Module, str], nn.Module], bool]] = {
 class Training:
     """A model, its optimizer and its batches."""
 
-    def __init__(self, way: str, how: str, size: Size, device: str) -> None:
-        wrap, is_whole = WAYS[way]
-        ranks = dist.get_world_size()
+    def __init__(self, way: Way, how: str, tiny: bool, device: str) -> None:
+        kind, self.how = KINDS[way.kind], how
         torch.manual_seed(11)
-        kept = torch.float32 if way == "FSDP2" else torch.bfloat16  # FSDP2 casts by itself
         with torch.device(device):
-            model = Llama(size).to(kept)
-        if how != "torch":
+            model = kind.make(tiny).to(way.kept)
+        if how in ("replace", "fuse"):
             planish.replace(model, fuse=how == "fuse")
-        self.model = wrap(model, device)
+        self.model, self.loss = way.wrap(model, device, kind.layers), kind.loss
         self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-4, fused=device == "cuda")
-        make = torch.Generator().manual_seed(5 if is_whole else 5 + dist.get_rank())
-        batch = size.batch * (ranks if is_whole else 1)
-        self.words = torch.randint(size.words, (batch, size.length), generator=make).to(device)
+        make = torch.Generator().manual_seed(5 if way.is_whole else 5 + dist.get_rank())
+        batch = kind.batch(tiny, dist.get_world_size() if way.is_whole else 1, make)
+        self.batch = tuple(
+            one.to(device, torch.bfloat16 if one.is_floating_point() else None) for one in batch
+        )
 
     def step(self) -> Tensor:
-        said = self.model(self.words)
-        loss = F.cross_entropy(said.flatten(0, 1).float(), self.words.roll(-1, 1).flatten())
+        loss = self.loss(self.model, self.batch)
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
         return loss.detach()
+
+    def put_in(self) -> contextlib.AbstractContextManager[None]:
+        """Steps are taken inside."""
+        return planish.enabled() if self.how == "enable" else contextlib.nullcontext()
 
 
 def _waited(device: str) -> None:
@@ -178,30 +156,33 @@ def _waited(device: str) -> None:
 
 def _timed(training: Training, steps: int, device: str) -> float:
     """Milliseconds a step, the slowest rank's."""
-    _waited(device)
-    dist.barrier()
-    begin = time.perf_counter()
-    for _ in range(steps):
-        training.step()
-    _waited(device)
-    found = torch.tensor((time.perf_counter() - begin) / steps * 1000, device=device)
+    with training.put_in():
+        _waited(device)
+        dist.barrier()
+        begin = time.perf_counter()
+        for _ in range(steps):
+            training.step()
+        _waited(device)
+        took = time.perf_counter() - begin
+    found = torch.tensor(took / steps * 1000, device=device)
     dist.all_reduce(found, dist.ReduceOp.MAX)
     return float(found)
 
 
-def _way(way: str, size: Size, turns: int, device: str) -> dict[str, Any]:
+def _way(way: Way, tiny: bool, turns: int, device: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    trainings = {how: Training(way, how, size, device) for how in PUT_IN}
+    trainings = {how: Training(way, how, tiny, device) for how in way.hows}
     losses: dict[str, list[float]] = {}
     for how, training in trainings.items():
         planish.reset_stats()
-        losses[how] = [round(float(training.step()), 5) for _ in range(CHECKED)]
+        with training.put_in():
+            losses[how] = [round(float(training.step()), 5) for _ in range(CHECKED)]
         found[how] = {"planish's calls": sum(c["planish"] for c in planish.stats().values())}
-    times: dict[str, list[float]] = {how: [] for how in PUT_IN}
+    times: dict[str, list[float]] = {how: [] for how in way.hows}
     for turn in range(turns):
-        for how in PUT_IN if turn % 2 else reversed(PUT_IN):
+        for how in way.hows if turn % 2 else reversed(way.hows):
             times[how].append(_timed(trainings[how], 3, device))
-    for how in PUT_IN:
+    for how in way.hows:
         quarters = statistics.quantiles(times[how], n=4)
         found[how] |= {
             "losses": losses[how],
@@ -212,30 +193,39 @@ def _way(way: str, size: Size, turns: int, device: str) -> dict[str, Any]:
     return found
 
 
+def _print(name: str, found: dict[str, Any]) -> None:
+    for how, one in found.items():
+        spread = f"({one['first quarter']:.1f} to {one['last quarter']:.1f})"
+        ratio, calls = one["median"] / found["torch"]["median"], one["planish's calls"]
+        print(
+            f"{name:16} {how:8} {one['median']:7.1f} {spread:18} {ratio:.3f} of torch's, "
+            f"{calls:4} calls, losses {one['losses']}",
+            flush=True,
+        )
+
+
 def _rank(rank: int, ranks: int, given: argparse.Namespace) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29537", "NCCL_NVLS_ENABLE": "0"}
     device = "cpu" if given.tiny else "cuda"
     if device == "cuda":
         torch.cuda.set_device(rank)
     dist.init_process_group("gloo" if given.tiny else "nccl", rank=rank, world_size=ranks)
-    size = TINY if given.tiny else SIZE
     found: dict[str, Any] = {
         "gpu": "none" if given.tiny else torch.cuda.get_device_name(),
         "ranks": ranks,
         "torch": torch.__version__,
-        "size": size._asdict(),
         "milliseconds": {},
     }
     for way in given.ways or WAYS:
-        found["milliseconds"][way] = _way(way, size, given.turns, device)
+        found["milliseconds"][way] = _way(WAYS[way], given.tiny, given.turns, device)
         gc.collect()
         if device == "cuda":
             torch.cuda.empty_cache()
+        if rank == 0:
+            _print(way, found["milliseconds"][way])
         if rank == 0 and given.out:  # what is there so far
             with open(given.out, "w") as file:
                 file.write(json.dumps(found, indent=1) + "\n")
-    if rank == 0:
-        print(json.dumps(found, indent=1))
     dist.destroy_process_group()
 
 
