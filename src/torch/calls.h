@@ -48,6 +48,8 @@ typedef enum operation {
     NORM_APPLY,
     NORM_BACKWARD_STATISTICS,
     NORM_BACKWARD_APPLY,
+    NORM_MERGE,
+    NORM_MERGE_SUMS,
     OPERATION_COUNT
 } operation;
 

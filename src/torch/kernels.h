@@ -97,6 +97,10 @@ void norm_apply(stack_value *stack, uint64_t argument_count, uint64_t return_cou
 void norm_backward_statistics(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void norm_backward_apply(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 
+/* norm_merge.c */
+void norm_merge(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void norm_merge_sums(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+
 /* norm_pair.c */
 void norm_pair(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void norm_pair_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count);

@@ -57,6 +57,12 @@ static const struct {
      "Tensor? y, Tensor? addend, Tensor? weight, Tensor? bias, int axes, int options, float eps) "
      "-> (Tensor, Tensor, Tensor, Tensor)",
      norm_backward_apply},
+    {"norm_merge(Tensor x, Tensor sent, int axes, int options, float eps) -> (Tensor, Tensor, "
+     "Tensor)",
+     norm_merge},
+    {"norm_merge_sums(Tensor x, Tensor sent, Tensor shares, int axes, int options) -> (Tensor, "
+     "Tensor)",
+     norm_merge_sums},
 };
 
 enum { OPERATOR_COUNT = sizeof operators / sizeof *operators, NAME_ROOM = 32 };

@@ -178,8 +178,56 @@ def _fakes() -> bool:
         options = call.pack_options(rms=rms, wanted=1)
         rest = (dy, x, rstd, m, m, rstd, None, None, weight, None, axes, options, 1e-5)
         check(ops.norm_backward_apply, rest, test_utils=tests)
+        sent = torch.rand(3, 1 + (1 if rms else 2) * x.numel() // x.shape[-1]).double()
+        shares = torch.rand(3).double()
+        check(ops.norm_merge, (x, sent, axes, options, 1e-5), test_utils=tests)
+        check(ops.norm_merge_sums, (x, sent[:, 1:], shares, axes, options), test_utils=tests)
     return True
 
 
 def test_fake_results_are_those_of_the_kernels() -> None:
     assert _fakes()
+
+
+# ---- Merging -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
+def test_what_parts_sent_is_merged_by_their_sizes(rms: bool) -> None:
+    from planish.operators import call
+
+    ops, axes, options = torch.ops.planish, call.pack_axes([1], [1]), call.pack_options(rms=rms)
+    make = torch.Generator().manual_seed(1)
+    whole = torch.randn(5, 12, generator=make, dtype=torch.float64) * 3 + 1e6
+    sent = []
+    for part in whole.split([3, 0, 8, 1], 1):
+        mean = torch.zeros(5, dtype=torch.float64) if rms or not part.numel() else part.mean(1)
+        statistics = [] if rms else [mean]
+        m2 = (part - mean[:, None]).square().sum(1)
+        sent.append(torch.cat([mean.new_tensor([part.shape[1]]), *statistics, m2]))
+    messages = torch.stack(sent)
+    mean, rstd, shares = ops.norm_merge(whole, messages, axes, options, 0.5)
+    center = torch.zeros(5, 1) if rms else whole.mean(1, True)
+    wanted = ((whole - center).square().mean(1, True) + 0.5).rsqrt()
+    torch.testing.assert_close(rstd, wanted, rtol=1e-13 if rms else 1e-8, atol=0)
+    assert (mean is None) == rms
+    if not rms:
+        torch.testing.assert_close(mean, center, rtol=1e-15, atol=0)
+    assert shares.tolist() == pytest.approx([3 / 12, 0, 8 / 12, 1 / 12])
+    c1, c2 = ops.norm_merge_sums(whole, messages[:, 1:], shares, axes, options)
+    sums = (shares[:, None] * messages[:, 1:]).sum(0).view(-1, 5, 1)
+    torch.testing.assert_close(c2, sums[-1])
+    assert c1 is None if rms else torch.equal(c1, sums[0])
+
+
+def test_messages_that_are_no_statistics_of_these_rows_are_refused() -> None:
+    from planish.operators import call
+
+    x, axes = torch.randn(5, 8), call.pack_axes([1], [1])
+    merge, options = torch.ops.planish.norm_merge, call.pack_options(rms=True)
+    sent = torch.rand(2, 6, dtype=torch.float64)
+    for wrong in (sent.float(), sent[:, :5], sent.flatten(), sent.T.contiguous().T):
+        with pytest.raises(RuntimeError, match="a dense row of f64 for each part"):
+            merge(x, wrong, axes, options, 1e-5)
+    with pytest.raises(RuntimeError, match="one f64 for each part"):
+        torch.ops.planish.norm_merge_sums(x, sent[:, 1:], sent[0], axes, options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -34,6 +35,23 @@ __all__ = [
 _Dims = int | Iterable[int]
 
 
+def _described(
+    reduce: tuple[int, ...],
+    affine: tuple[int, ...],
+    rms: bool,
+    offset: int,
+    dtype: torch.dtype | None,
+    eps: float,
+    cut: int,
+    pieces: int,
+) -> parts.Norm:
+    options = call.pack_options(rms=rms, weight_offset=offset, dtype=dtype)
+    return parts.Norm(call.pack_axes(reduce, affine), options, eps, cut, pieces)
+
+
+_known = functools.lru_cache(1024)(_described)
+
+
 def _norm_of(
     x: Tensor,
     weight: Tensor | None,
@@ -51,8 +69,9 @@ def _norm_of(
     if weight is not None and weight_offset:
         offset = 1 if weight_offset == 1 else 0
         weight = weight if offset else with_offset(weight, weight_offset)
-    options = call.pack_options(rms=rms, weight_offset=offset, dtype=dtype)
-    return parts.Norm(call.pack_axes(reduce, affine), options, eps, cut, pieces), weight
+    describe = _described if torch.compiler.is_compiling() else _known
+    norm = describe(tuple(reduce), tuple(affine), rms, offset, dtype, eps, cut, pieces)
+    return norm, weight
 
 
 def _norm(

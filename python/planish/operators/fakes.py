@@ -19,6 +19,8 @@ __all__ = [
     "batch",
     "forward",
     "into",
+    "merge",
+    "merge_sums",
     "pair",
     "pair_backward",
     "part_statistics",
@@ -224,6 +226,18 @@ def _row_statistics(x: Tensor, axes: int, options: int) -> tuple[Tensor | None, 
 
 
 def part_statistics(x: Tensor, axes: int, options: int) -> tuple[Tensor | None, Tensor]:
+    return _row_statistics(x, axes, options)
+
+
+def merge(
+    x: Tensor, sent: Tensor, axes: int, options: int, eps: float
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    return *_row_statistics(x, axes, options), sent.new_empty(sent.shape[0])
+
+
+def merge_sums(
+    x: Tensor, sent: Tensor, shares: Tensor, axes: int, options: int
+) -> tuple[Tensor | None, Tensor]:
     return _row_statistics(x, axes, options)
 
 

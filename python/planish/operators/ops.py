@@ -185,6 +185,8 @@ _OPERATORS: dict[str, Operator] = {
 _PARTS: dict[str, Any] = {
     "norm_part_statistics": fakes.part_statistics,
     "norm_backward_statistics": fakes.backward_statistics,
+    "norm_merge": fakes.merge,
+    "norm_merge_sums": fakes.merge_sums,
 }
 
 

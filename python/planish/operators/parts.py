@@ -7,12 +7,14 @@ the same bits, and the same again for each run. Arguments were checked by who ca
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
 import torch
-from planish.operators import call, short
+from planish.library.seen import is_plain
+from planish.operators import call, ops, short
 from torch import Tensor
 
 __all__ = ["Norm", "gather", "norms"]
@@ -37,14 +39,39 @@ class Norm(NamedTuple):
         return self.options & ~call.DTYPE | wanted << call.WANTED_AT
 
 
-_apply_given, _backward_given = (
-    short.unrecorded(name) for name in ("norm_apply", "norm_backward_apply")
+(
+    _statistics_of,
+    _backward_statistics_of,
+    _apply_given,
+    _backward_given,
+    _merge_of,
+    _merge_sums_of,
+) = (
+    short.unrecorded(name)
+    for name in (
+        "norm_part_statistics",
+        "norm_backward_statistics",
+        "norm_apply",
+        "norm_backward_apply",
+        "norm_merge",
+        "norm_merge_sums",
+    )
 )
+#: The packed axes of a norm as lists, which are not to be changed.
+_axes_of = call.axes_of
 
 # ---- The exchange --------------------------------------------------------------------------------
 
-#: Newer torch has another name for it, and warns of this one.
-_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+@functools.cache
+def _gather_options() -> Any:
+    """Of an all-gather on the stream of who asks for it."""
+    from torch.distributed import distributed_c10d
+
+    c10d: Any = distributed_c10d
+    options = c10d.AllgatherOptions()
+    options.asyncOp = False
+    return options
 
 
 def gather(message: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -53,14 +80,19 @@ def gather(message: Tensor, group: dist.ProcessGroup) -> Tensor:
     if size == 1:
         return message[None]
     shape = (size, *message.shape)
+    flat = message.reshape(-1) if message.dim() > 1 else message
     if _is_traced():
         # Functional collectives are what compilers and modes trace.
         functional = torch.ops._c10d_functional
-        flat = functional.all_gather_into_tensor(message.reshape(-1), size, group.group_name)
-        return functional.wait_tensor(flat).view(shape)  # type: ignore[no-any-return]
-    made = message.new_empty(shape)
-    _all_gather(made.view(-1), message.reshape(-1), group=group)
-    return made
+        made = functional.all_gather_into_tensor(flat, size, group.group_name)
+        return functional.wait_tensor(made).view(shape)  # type: ignore[no-any-return]
+    made = flat.new_empty(size * flat.numel())
+    # The group itself: torch's function around it looks at the arguments again.
+    all_gather = getattr(group, "all_gather_single", None) or group._allgather_base
+    work = all_gather(made, flat, _gather_options())
+    if work is not None:
+        work.wait()
+    return made.view(shape)
 
 
 def _pieces(tensor: Tensor, axis: int, count: int) -> list[Tensor]:
@@ -69,7 +101,7 @@ def _pieces(tensor: Tensor, axis: int, count: int) -> list[Tensor]:
 
 def _of_parameter(norm: Norm, parameter: Tensor | None, ndim: int) -> list[Tensor | None]:
     """Its pieces, where it varies along the axis that is cut; itself for each else."""
-    affine = call.axes_of(norm.axes, 1)
+    affine = _axes_of(norm.axes, 1)
     cut = norm.cut % ndim
     if parameter is None or norm.pieces == 1 or cut not in affine:
         return [parameter] * norm.pieces
@@ -79,7 +111,7 @@ def _of_parameter(norm: Norm, parameter: Tensor | None, ndim: int) -> list[Tenso
 def _count(norm: Norm, x: Tensor) -> int:
     """Elements of a piece of a row."""
     count = 1
-    for axis in call.axes_of(norm.axes, 0):
+    for axis in _axes_of(norm.axes, 0):
         count *= x.shape[axis]
     return count // norm.pieces
 
@@ -112,7 +144,7 @@ def _statistics(norm: Norm, x: Tensor) -> list[Tensor]:
     elements = _number(count, x.device)
     sent = []
     for piece in _pieces(x, norm.cut, norm.pieces):
-        mean, m2 = torch.ops.planish.norm_part_statistics(piece, norm.axes, norm.options)
+        mean, m2 = _statistics_of(piece, norm.axes, norm.options)
         sent.append(elements)
         if mean is not None:  # that of nothing is NaN
             sent.append(mean.view(-1) if count else torch.zeros_like(mean).view(-1))
@@ -120,13 +152,19 @@ def _statistics(norm: Norm, x: Tensor) -> list[Tensor]:
     return sent
 
 
+def _by_part(norm: Norm, sent: Tensor) -> Tensor:
+    """A row for each piece of each rank."""
+    return sent if norm.pieces == 1 else sent.reshape(sent.shape[0] * norm.pieces, -1)
+
+
 def _merge(norm: Norm, x: Tensor, sent: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
     """(mean, rstd, shares) of whole rows from the messages of all parts, (parts, length); the share
     of each part in a row's elements."""
-    reduce = call.axes_of(norm.axes, 0)
+    sent = _by_part(norm, sent)
+    if x.device.type == "cpu":
+        return _merge_of(x, sent, norm.axes, norm.options, norm.eps)  # type: ignore[no-any-return]
+    reduce = _axes_of(norm.axes, 0)
     shape = [1 if axis in reduce else size for axis, size in enumerate(x.shape)]
-    if norm.pieces > 1:
-        sent = sent.reshape(sent.shape[0] * norm.pieces, -1)
     eps = _number(norm.eps, x.device)
     if norm.rms:
         whole = sent.sum(0)
@@ -173,7 +211,7 @@ def _backward_statistics(
     of_weight = _of_parameter(norm, weight, x.dim())
     dys, xs = (_pieces(tensor, norm.cut, norm.pieces) for tensor in (dy, x))
     for dy_piece, x_piece, w in zip(dys, xs, of_weight, strict=True):
-        c1, c2, *made = torch.ops.planish.norm_backward_statistics(
+        c1, c2, *made = _backward_statistics_of(
             dy_piece, x_piece, rstd, mean, w, norm.axes, options
         )
         sent += [c.view(-1) for c in (c1, c2) if c is not None]
@@ -187,7 +225,7 @@ def _joined(norm: Norm, pieces: list[Tensor], ndim: int) -> Tensor | None:
     """A parameter's gradient from those of the pieces."""
     if len(pieces) < 2:
         return pieces[0] if pieces else None
-    affine = call.axes_of(norm.axes, 1)
+    affine = _axes_of(norm.axes, 1)
     cut = norm.cut % ndim
     if cut in affine:
         return torch.cat(pieces, affine.index(cut))
@@ -199,10 +237,12 @@ def _gradient(
 ) -> Tensor:
     """dx from c1 and c2 of all parts; `shares`: of each of the whole row."""
     x, weight, mean, rstd = saved
-    if norm.pieces > 1:
-        sent = sent.reshape(sent.shape[0] * norm.pieces, -1)
-    c = (shares * sent).sum(0)
-    c1, c2 = (None, c.view(rstd.shape)) if norm.rms else c.view(2, *rstd.shape).unbind()
+    sent = _by_part(norm, sent)
+    if x.device.type == "cpu":
+        c1, c2 = _merge_sums_of(x, sent, shares, norm.axes, norm.options)
+    else:
+        c = (shares * sent).sum(0)
+        c1, c2 = (None, c.view(rstd.shape)) if norm.rms else c.view(2, *rstd.shape).unbind()
     made, options = [], norm.backward_options(1)
     of_weight = _of_parameter(norm, weight, x.dim())
     dys, xs = (_pieces(tensor, norm.cut, norm.pieces) for tensor in (dy, x))
@@ -262,8 +302,12 @@ class _Norms(torch.autograd.Function):
         return None, None, *results
 
 
+_record = ops.record_of(_Norms)
+
+
 def norms(
     of: tuple[Norm, ...], group: dist.ProcessGroup, *tensors: Tensor | None
 ) -> tuple[Tensor, ...]:
     """The norms of x, weight and bias of each, by one exchange each way."""
-    return _Norms.apply(of, group, *tensors)  # type: ignore[no-any-return, no-untyped-call]
+    record = _record if is_plain(*tensors) else _Norms.apply
+    return record(of, group, *tensors)  # type: ignore[no-any-return]
