@@ -7,6 +7,7 @@
 #define PLANISH_BACKENDS_H
 
 #include "devices.h"
+#include "merge.h"
 #include "steps.h"
 
 /* The most bytes of any backend's plan. */
@@ -34,6 +35,9 @@ typedef struct backend {
     /* Two of one device, each in a workspace of its own; NULL: one after the other will do. */
     planish_status (*run_pair)(const void *const plans[2], void *const *const buffers[2],
                                void *const workspace[2], const planish_exec *exec);
+
+    /* Puts together what parts of rows sent, all of it on device `device` of this kind. */
+    planish_status (*merge)(const merge_args *m, int device, void *stream, message error);
 
     /* Whether only kernels for any problem run it; and what in p no other kernels take. */
     bool (*is_general)(const void *plan);

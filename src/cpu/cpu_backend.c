@@ -39,6 +39,7 @@ const backend cpu_backend = {
     .workspace_alignment = 64,
     .plan = plan_steps,
     .run = run,
+    .merge = cpu_merge,
     .is_general = is_general,
     .why_general = why_general,
     .describe = describe,

@@ -64,6 +64,7 @@ const backend cuda_backend = {
     .run = run,
     .load = load,
     .run_pair = run_pair,
+    .merge = cuda_merge,
     .is_general = is_general,
     .why_general = why_general,
     .describe = describe,

@@ -3,6 +3,7 @@
 #include "cuda/batch/batch.h"
 #include "cuda/channels/channels.h"
 #include "cuda/common/finish.h"
+#include "cuda/common/merge.h"
 #include "cuda/general/general.h"
 #include "cuda/groups/groups.h"
 #include "cuda/rows/rows.h"
@@ -19,7 +20,7 @@ extern const char cuda_text_forward[], cuda_text_backward[], cuda_text_backward_
     cuda_text_batch[], cuda_text_general[], cuda_text_stages_forward[], cuda_text_stages_general[],
     cuda_text_stages_general_backward[], cuda_text_stages_backward[], cuda_text_stages_samples[],
     cuda_text_modulated_forward[], cuda_text_modulated_backward[], cuda_text_stages_sum[],
-    cuda_text_forward_pair[], cuda_text_backward_pair[], cuda_text_finish_pair[];
+    cuda_text_forward_pair[], cuda_text_backward_pair[], cuda_text_finish_pair[], cuda_text_merge[];
 
 const cuda_family *const cuda_fast_families[] = {
     &rows_family, &channels_family, &row_levels_family, &groups_family, &batch_family, NULL};
@@ -79,6 +80,7 @@ static const cuda_kernel_row kernels[CUDA_KERNEL_COUNT] = {
     [CUDA_STAGES_BACK_ELEMENTS] = {&stages_general_backward_family, "planish_stages_back_elements",
                                    "stages_general_backward", cuda_text_stages_general_backward,
                                    stages_backward_list},
+    [CUDA_MERGE] = {&merge_family, "planish_merge", "merge", cuda_text_merge, merge_list},
 };
 
 const cuda_kernel_row *cuda_kernel_of(const cuda_spec *spec) {

@@ -6,6 +6,8 @@
 
 #include "cuda/arguments.h"
 #include "cuda/backend.h"
+#include "cuda/common/integers.h"
+#include "cuda/common/merge.h"
 #include "cuda/driver.h"
 #include "cuda/geometry.h"
 #include "cuda/jit.h"
@@ -335,4 +337,48 @@ planish_status cuda_plan_run_pair(const cuda_plan *const plans[2], void *const *
     launch l = {.plan = plans[0], .stream = stream, .error = error};
     const cuda_pair pair = {{plans[0], plans[1]}, {buffers[0], buffers[1]}};
     return run_inside(&l, NULL, &pair, workspace);
+}
+
+/* ---- Without a plan -------------------------------------------------------------------------- */
+
+/* In the current context. No launch that begins early: what it reads is another library's. */
+static planish_status queue_merge(const cuda_driver *d, unsigned long long context, int arch,
+                                  const merge_args *m, CUstream stream, message error) {
+    const jit_function *f;
+    const cuda_spec spec = cuda_merge_spec();
+    const planish_status status = jit_get(d, context, &spec, arch, &f, error);
+    if (status)
+        return status;
+    const int64_t blocks = ceil_div(m->rows, MERGE_THREADS);
+    const CUlaunchConfig config = {.grid_x = blocks ? (unsigned)blocks : 1,
+                                   .grid_y = 1,
+                                   .grid_z = 1,
+                                   .block_x = MERGE_THREADS,
+                                   .block_y = 1,
+                                   .block_z = 1,
+                                   .stream = stream};
+    merge_args args = *m;
+    void *parameters[] = {&args};
+    return cuda_check(d, d->launch(&config, f->function, parameters, NULL), "launching a kernel",
+                      error);
+}
+
+planish_status cuda_merge(const merge_args *m, int device, void *stream, message error) {
+    const cuda_driver *d;
+    cuda_limits limits;
+    unsigned long long context = 0;
+    int pushed = 0;
+    planish_status status = cuda_device_limits(device, &limits, error);
+    if (!status)
+        status = cuda_driver_get(&d, error);
+    if (status)
+        return status;
+    status = enter(d, device, &context, &pushed, error);
+    if (!status)
+        status = queue_merge(d, context, limits.arch, m, stream, error);
+    if (pushed) {
+        CUcontext popped;
+        d->ctx_pop(&popped);
+    }
+    return status;
 }

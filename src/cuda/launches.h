@@ -13,6 +13,7 @@
 #include "cuda/kernels/arguments/finish_args.h"
 #include "cuda/kernels/arguments/general_args.h"
 #include "cuda/kernels/arguments/group_args.h"
+#include "cuda/kernels/arguments/merge_args.h"
 #include "cuda/kernels/arguments/row_args.h"
 #include "cuda/kernels/arguments/stages_args.h"
 #include "cuda/kernels/arguments/stages_general_args.h"

@@ -16,8 +16,13 @@ static planish_status plan_steps(void *plan, steps *s, const problem *p, problem
     return fail(error, PLANISH_ERROR_UNAVAILABLE, WITHOUT_CUDA);
 }
 
-/* Nothing is asked of a backend that plans nothing. */
-const backend cuda_backend = {.workspace_alignment = 1, .plan = plan_steps};
+planish_status cuda_merge(const merge_args *m, int device, void *stream, message error) {
+    (void)m, (void)device, (void)stream;
+    return fail(error, PLANISH_ERROR_UNAVAILABLE, WITHOUT_CUDA);
+}
+
+/* Nothing else is asked of a backend that plans nothing. */
+const backend cuda_backend = {.workspace_alignment = 1, .plan = plan_steps, .merge = cuda_merge};
 
 planish_status planish_pack_load(const char *path, char *text, size_t text_bytes) {
     (void)path;

@@ -231,6 +231,8 @@ const cuda_constant stages_sum_list[] = {
     {NULL, 0, 0},
 };
 
+const cuda_constant merge_list[] = {{NULL, 0, 0}};
+
 const cuda_constant finish_list[] = {
     AT("COLS", finish.cols),
     AT("LANES", finish.lanes),

@@ -38,6 +38,7 @@ typedef enum cuda_kernel {
     CUDA_STAGES_BACK_ROWS, /* backward with stages, over any axes */
     CUDA_STAGES_BACK_COLUMNS,
     CUDA_STAGES_BACK_ELEMENTS,
+    CUDA_MERGE, /* of what parts of rows sent */
     CUDA_KERNEL_COUNT
 } cuda_kernel;
 
@@ -211,7 +212,7 @@ typedef struct cuda_constant {
 
 /* The constants of a text beside those that all have, closed by a name of NULL. */
 extern const cuda_constant rows_forward_list[], rows_backward_list[], rows_long_list[],
-    channels_list[], groups_list[], strips_list[], batch_list[], general_list[], finish_list[],
+    channels_list[], groups_list[], strips_list[], batch_list[], general_list[], finish_list[], merge_list[],
     stages_forward_list[], stages_general_list[], stages_sum_list[], stages_backward_list[],
     stages_backward_rows_list[], stages_samples_list[];
 

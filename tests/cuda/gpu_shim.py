@@ -67,6 +67,7 @@ def load() -> ctypes.CDLL:
     lib.shim_compile.argtypes = [p, i, i, i, text, s, text, s]
     lib.shim_pairs.argtypes = [p]
     lib.shim_compile_pair.argtypes = [p, i, i, text, s, text, s]
+    lib.shim_compile_merge.argtypes = [i, text, s, text, s]
     return lib
 
 

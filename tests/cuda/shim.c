@@ -10,6 +10,7 @@
 #include "../../src/cuda/arguments.h"
 #include "../../src/cuda/backend.h"
 #include "../../src/cuda/common/integers.h"
+#include "../../src/cuda/common/merge.h"
 #include "../../src/cuda/families.h"
 #include "../../src/cuda/geometry.h"
 #include "../../src/cuda/jit.h"
@@ -325,4 +326,10 @@ EXPORT int shim_compile_pair(const cuda_plan *plan, int number, int arch, char *
     if (number >= rows_pair_specs(&pair, launches))
         return 100;
     return compiled(&launches[number].spec, arch, log, log_bytes, text, bytes);
+}
+
+/* The kernel that puts together what parts of rows sent, which belongs to no plan. */
+EXPORT int shim_compile_merge(int arch, char *log, size_t log_bytes, char *text, size_t bytes) {
+    const cuda_spec spec = cuda_merge_spec();
+    return compiled(&spec, arch, log, log_bytes, text, bytes);
 }

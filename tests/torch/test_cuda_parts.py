@@ -3,6 +3,8 @@ the results of whole rows, and are planned as their dtype and layout are. It nee
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from cuda_support import random
 
@@ -29,6 +31,13 @@ def assert_near(found: Tensor, wanted: Tensor, dtype: torch.dtype, many: int = 1
     bound = least * many**0.5 * max(1.0, float(wanted.abs().max()))
     error = (found.double() - wanted).abs() - wanted.abs() * DIGITS[dtype]
     assert float(error.max()) <= bound, float(error.max()) / bound
+
+
+def assert_as_on_the_cpu(found: Any, operator: Any, *arguments: Any) -> None:
+    """With the same bits."""
+    given = [one.cpu() if isinstance(one, Tensor) else one for one in arguments]
+    for one, other in zip(found, operator(*given), strict=True):
+        assert (one is None and other is None) or torch.equal(one.cpu(), other)
 
 
 def placed(t: Tensor, layout: str) -> Tensor:
@@ -65,11 +74,14 @@ def test_two_parts_are_as_whole_rows(
     xs, dys = ([placed(p, layout) for p in t.chunk(2, 1)] for t in (x, dy))
     ws, bs = (t.chunk(2) for t in (weight, bias))
     means, m2s = zip(*(ops.norm_part_statistics(p, axes, options) for p in xs), strict=True)
-    mean, m2 = None, m2s[0] + m2s[1]
-    if not rms:
-        mean = (means[0] + means[1]) / 2
-        m2 = m2 + (means[0] - means[1]).square() * cols / 2
-    rstd = (m2 / (2 * cols) + EPS).rsqrt()
+    sent = torch.stack(
+        [
+            torch.cat([m2.new_full((1,), cols), *([] if rms else [mean.view(-1)]), m2.view(-1)])
+            for mean, m2 in zip(means, m2s, strict=True)
+        ]
+    )
+    mean, rstd, shares = merged = ops.norm_merge(xs[0], sent, axes, options, EPS)
+    assert_as_on_the_cpu(merged, ops.norm_merge, xs[0], sent, axes, options, EPS)
     b = [None, None] if rms else bs
     ys = [
         ops.norm_apply(p, rstd, mean, None, w, o, axes, options, EPS)
@@ -81,8 +93,11 @@ def test_two_parts_are_as_whole_rows(
     ]
     again = ops.norm_backward_statistics(dys[0], xs[0], rstd, mean, ws[0], axes, wanted)
     assert all(a is None or torch.equal(a, o) for a, o in zip(again, made[0], strict=True))
-    c1 = None if rms else (made[0][0] + made[1][0]) / 2
-    c2 = (made[0][1] + made[1][1]) / 2
+    sums = [torch.cat([c.view(-1) for c in m[:2] if c is not None]) for m in made]
+    c1, c2 = merged = ops.norm_merge_sums(xs[0], torch.stack(sums), shares, axes, options)
+    assert_as_on_the_cpu(
+        merged, ops.norm_merge_sums, xs[0], torch.stack(sums), shares, axes, options
+    )
     dxs = [
         ops.norm_backward_apply(g, p, rstd, mean, c1, c2, None, None, w, None, axes, of_dx, EPS)[0]
         for g, p, w in zip(dys, xs, ws, strict=True)
@@ -93,12 +108,12 @@ def test_two_parts_are_as_whole_rows(
     squares = (whole - center).square().mean(1, keepdim=True)
     xhat = (whole - center) * (squares + EPS).rsqrt()
     digits = dtype if dtype == torch.float64 else torch.float32
-    assert_near(m2 / (2 * cols) / squares, torch.ones_like(squares), digits)
+    assert_near(rstd.square() * (squares + EPS), torch.ones_like(squares), digits)
     y = xhat * (offset + weight.double()) + (0 if rms else bias.double())
     assert_near(torch.cat(ys, 1), y, dtype)
     means_of_g = [g.mean(1, keepdim=True) * (not rms), (g * xhat).mean(1, keepdim=True)]
     dx = (squares + EPS).rsqrt() * (g - means_of_g[0] - xhat * means_of_g[1])
     assert_near(torch.cat(dxs, 1), dx, dtype)
     for found, right in ((2, dy.double() * xhat), (3, dy.double())):
-        sums = torch.cat([m[found] for m in made])
-        assert_near(sums, right.sum(0), of_weight, rows)
+        of_both = torch.cat([m[found] for m in made])
+        assert_near(of_both, right.sum(0), of_weight, rows)

@@ -30,10 +30,6 @@ class Norm(NamedTuple):
     cut: int = -1
     pieces: int = 1
 
-    @property
-    def rms(self) -> bool:
-        return bool(self.options & call.RMS)
-
     def backward_options(self, wanted: int) -> int:
         """dx has x's dtype."""
         return self.options & ~call.DTYPE | wanted << call.WANTED_AT
@@ -57,8 +53,6 @@ class Norm(NamedTuple):
         "norm_merge_sums",
     )
 )
-#: The packed axes of a norm as lists, which are not to be changed.
-_axes_of = call.axes_of
 
 # ---- The exchange --------------------------------------------------------------------------------
 
@@ -101,7 +95,7 @@ def _pieces(tensor: Tensor, axis: int, count: int) -> list[Tensor]:
 
 def _of_parameter(norm: Norm, parameter: Tensor | None, ndim: int) -> list[Tensor | None]:
     """Its pieces, where it varies along the axis that is cut; itself for each else."""
-    affine = _axes_of(norm.axes, 1)
+    affine = call.axes_of(norm.axes, 1)
     cut = norm.cut % ndim
     if parameter is None or norm.pieces == 1 or cut not in affine:
         return [parameter] * norm.pieces
@@ -111,7 +105,7 @@ def _of_parameter(norm: Norm, parameter: Tensor | None, ndim: int) -> list[Tenso
 def _count(norm: Norm, x: Tensor) -> int:
     """Elements of a piece of a row."""
     count = 1
-    for axis in _axes_of(norm.axes, 0):
+    for axis in call.axes_of(norm.axes, 0):
         count *= x.shape[axis]
     return count // norm.pieces
 
@@ -161,23 +155,7 @@ def _merge(norm: Norm, x: Tensor, sent: Tensor) -> tuple[Tensor | None, Tensor, 
     """(mean, rstd, shares) of whole rows from the messages of all parts, (parts, length); the share
     of each part in a row's elements."""
     sent = _by_part(norm, sent)
-    if x.device.type == "cpu":
-        return _merge_of(x, sent, norm.axes, norm.options, norm.eps)  # type: ignore[no-any-return]
-    reduce = _axes_of(norm.axes, 0)
-    shape = [1 if axis in reduce else size for axis, size in enumerate(x.shape)]
-    eps = _number(norm.eps, x.device)
-    if norm.rms:
-        whole = sent.sum(0)
-        count, m2 = whole[:1], whole[1:]
-        return None, torch.addcdiv(eps, m2, count).rsqrt_().view(shape), sent[:, :1] / count
-    rows = (sent.shape[1] - 1) // 2
-    counts, means, m2s = torch.split(sent, [1, rows, rows], 1)
-    count = counts.sum(0)
-    shares = counts / count
-    mean = (shares * means).sum(0)
-    m2 = torch.addcmul(m2s, counts, (means - mean).square_()).sum(0)
-    rstd = torch.addcdiv(eps, m2, count).rsqrt_()
-    return mean.view(shape), rstd.view(shape), shares
+    return _merge_of(x, sent, norm.axes, norm.options, norm.eps)  # type: ignore[no-any-return]
 
 
 def _gathered(sent: list[list[Tensor]], group: dist.ProcessGroup) -> list[Tensor]:
@@ -225,7 +203,7 @@ def _joined(norm: Norm, pieces: list[Tensor], ndim: int) -> Tensor | None:
     """A parameter's gradient from those of the pieces."""
     if len(pieces) < 2:
         return pieces[0] if pieces else None
-    affine = _axes_of(norm.axes, 1)
+    affine = call.axes_of(norm.axes, 1)
     cut = norm.cut % ndim
     if cut in affine:
         return torch.cat(pieces, affine.index(cut))
@@ -238,11 +216,7 @@ def _gradient(
     """dx from c1 and c2 of all parts; `shares`: of each of the whole row."""
     x, weight, mean, rstd = saved
     sent = _by_part(norm, sent)
-    if x.device.type == "cpu":
-        c1, c2 = _merge_sums_of(x, sent, shares, norm.axes, norm.options)
-    else:
-        c = (shares * sent).sum(0)
-        c1, c2 = (None, c.view(rstd.shape)) if norm.rms else c.view(2, *rstd.shape).unbind()
+    c1, c2 = _merge_sums_of(x, sent, shares, norm.axes, norm.options)
     made, options = [], norm.backward_options(1)
     of_weight = _of_parameter(norm, weight, x.dim())
     dys, xs = (_pieces(tensor, norm.cut, norm.pieces) for tensor in (dy, x))
