@@ -125,7 +125,7 @@ def _sharded(rows: int, turns: int) -> dict[str, Any]:
     _, m2 = ops.norm_part_statistics(x, axes, options)
     rstd = (m2 / size + EPS).rsqrt()
     passes: dict[str, Way] = {
-        "statistics": lambda: ops.norm_part_statistics(x, axes, options),
+        "statistics": lambda: ops.norm_part_message(x, axes, options),
         "apply": lambda: ops.norm_apply(x, rstd, None, None, weight, None, axes, options, EPS),
         "backward statistics": lambda: ops.norm_backward_statistics(
             dy, x, rstd, None, weight, axes, options

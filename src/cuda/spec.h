@@ -212,9 +212,9 @@ typedef struct cuda_constant {
 
 /* The constants of a text beside those that all have, closed by a name of NULL. */
 extern const cuda_constant rows_forward_list[], rows_backward_list[], rows_long_list[],
-    channels_list[], groups_list[], strips_list[], batch_list[], general_list[], finish_list[], merge_list[],
-    stages_forward_list[], stages_general_list[], stages_sum_list[], stages_backward_list[],
-    stages_backward_rows_list[], stages_samples_list[];
+    channels_list[], groups_list[], strips_list[], batch_list[], general_list[], finish_list[],
+    merge_list[], stages_forward_list[], stages_general_list[], stages_sum_list[],
+    stages_backward_list[], stages_backward_rows_list[], stages_samples_list[];
 
 /* Bytes of an element of a tensor. */
 static inline int role_bytes(const cuda_spec *spec, role r) {

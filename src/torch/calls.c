@@ -41,6 +41,7 @@ static const char *const operation_names[OPERATION_COUNT] = {
     "planish::norm_pair_backward",
     "planish::batch_norm",
     "planish::norm_part_statistics",
+    "planish::norm_part_message",
     "planish::norm_apply",
     "planish::norm_backward_statistics",
     "planish::norm_backward_apply",

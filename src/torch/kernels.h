@@ -93,6 +93,7 @@ void norm_statistics(stack_value *stack, uint64_t argument_count, uint64_t retur
 
 /* norm_parts.c */
 void norm_part_statistics(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void norm_part_message(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void norm_apply(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void norm_backward_statistics(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void norm_backward_apply(stack_value *stack, uint64_t argument_count, uint64_t return_count);

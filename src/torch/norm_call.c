@@ -190,6 +190,34 @@ void norm_call_make_dense(norm_call *c, role r, uint64_t axes, bool whole, int32
     made_is(c, r, new_dense_tensor(x, ndim, made->sizes, dtype, made->strides, &c->view[r]));
 }
 
+int64_t norm_call_rows(const norm_call *c) {
+    const DLTensor *x = &c->view[ROLE_X];
+    int64_t rows = 1;
+    for (int32_t i = 0; i < x->ndim; i++)
+        if (norm_call_kept_axes(c) & PLANISH_AXIS(i))
+            rows *= x->shape[i];
+    return rows;
+}
+
+double *norm_call_place(norm_call *c, const role roles[], int count, double *data) {
+    const DLTensor *x = &c->view[ROLE_X];
+    for (int k = 0; k < count; k++) {
+        layout *placed = &c->rooms[roles[k]];
+        for (int32_t i = 0; i < x->ndim; i++)
+            placed->sizes[i] = norm_call_kept_axes(c) & PLANISH_AXIS(i) ? x->shape[i] : 1;
+        contiguous_strides(x->ndim, placed->sizes, placed->strides);
+        c->view[roles[k]] = (DLTensor){.data = data,
+                                       .device = x->device,
+                                       .ndim = x->ndim,
+                                       .dtype = {kDLFloat, 64, 1},
+                                       .shape = placed->sizes,
+                                       .strides = placed->strides};
+        c->list[roles[k]] = &c->view[roles[k]];
+        data += norm_call_rows(c);
+    }
+    return data;
+}
+
 /* ---- Running ------------------------------------------------------------------------------ */
 
 /* Puts a copy in the place of a tensor that was given. */

@@ -52,6 +52,12 @@ void norm_call_make_full(norm_call *c, role r, int32_t dtype, bool dense);
  * elsewhere. */
 void norm_call_make_dense(norm_call *c, role r, uint64_t axes, bool whole, int32_t dtype);
 
+/* f64 statistics of all rows, with the view's rank and 1 on every reduced axis, of these roles one
+ * behind the other at `data`; returns what is behind them. */
+double *norm_call_place(norm_call *c, const role roles[], int count, double *data);
+/* How many rows there are. */
+int64_t norm_call_rows(const norm_call *c);
+
 /* Runs the pass over all that is there; throws what the library says. On a GPU, what only the
  * general kernels would take as it is is copied first. `into`: outputs were given, and may
  * overlap. */

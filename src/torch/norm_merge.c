@@ -24,14 +24,6 @@
 #include "kernels.h"
 #include "thrown.h"
 
-static int64_t kept_rows(const norm_call *c) {
-    int64_t rows = 1;
-    for (int32_t i = 0; i < c->view[ROLE_X].ndim; i++)
-        if (norm_call_kept_axes(c) & PLANISH_AXIS(i))
-            rows *= c->view[ROLE_X].shape[i];
-    return rows;
-}
-
 static double *data_of(const norm_call *c, role r) {
     return c->list[r] ? c->view[r].data : NULL;
 }
@@ -45,7 +37,7 @@ static void make_statistic(norm_call *c, role r) {
 /* Makes both results and says where all of it is; `head` numbers are before those of x's rows. */
 static merge_args arguments_of(norm_call *c, const DLTensor *sent, int64_t head, role first,
                                role second) {
-    const int64_t rows = kept_rows(c), kinds = c->op.kind == PLANISH_RMS ? 1 : 2;
+    const int64_t rows = norm_call_rows(c), kinds = c->op.kind == PLANISH_RMS ? 1 : 2;
     if (sent->ndim != 2 || !view_is_double(sent) || sent->shape[1] != head + kinds * rows ||
         (sent->shape[1] > 1 && sent->strides[1] != 1) || !same_device(sent, &c->view[ROLE_X]))
         torch_throw("planish: sent must be a dense row of f64 for each part, with what was sent of "

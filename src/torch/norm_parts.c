@@ -7,11 +7,16 @@
  * activation, the weight's offset, dtypes and what is wanted.
  *
  *     norm_part_statistics(x, int axes, int options) -> (mean, m2)
+ *     norm_part_message(x, int axes, int options) -> sent
  *     norm_apply(x, spread, mean?, addend?, weight?, bias?, int axes, int options, float eps) -> y
  *     norm_backward_statistics(dy, x, rstd, mean?, weight?, int axes, int options)
- *         -> (c1, c2, dweight, dbias)
+ *         -> (sent, dweight, dbias)
  *     norm_backward_apply(dy, x, spread, mean?, c1?, c2?, y?, addend?, weight?, bias?, int axes,
  *                         int options, float eps) -> (dx, daddend, dweight, dbias)
+ *
+ * sent is what norm_merge.c takes of a part, one f64 behind the other: the number of elements of
+ * its rows, the means of all rows and their m2, 0 where there are no elements; or c1 and c2 of all
+ * rows.
  *
  * spread is rstd, and mean the mean, of x or of all the parts that x is one of; with OPTION_RUNNING
  * they are the running variance and mean, which do not depend on x. c1 and c2 are what all parts
@@ -59,6 +64,51 @@ void norm_part_statistics(stack_value *stack, uint64_t argument_count, uint64_t 
     norm_call_give(&c, stack, outputs, 2);
 }
 
+/* Room for what is sent: `head` numbers and these statistics, of which an RMS norm has the last. */
+static new_tensor new_message(norm_call *c, int64_t head, const role statistics[2], double **data) {
+    const int count = c->op.kind == PLANISH_RMS ? 1 : 2;
+    int64_t size = head + count * norm_call_rows(c), stride;
+    DLTensor view;
+    const new_tensor made = new_dense_tensor(&c->view[ROLE_X], 1, &size, torch.f64, &stride, &view);
+    *data = view.data;
+    norm_call_place(c, statistics + 2 - count, count, *data + head);
+    return made;
+}
+
+/* Has every number of it be this one. */
+static void fill(new_tensor *message, int64_t size, double *data, bool is_on_gpu, double number) {
+    if (is_on_gpu)
+        torch_check(torch.cuda_fill(handle_of(message), number));
+    else
+        for (int64_t i = 0; i < size; i++)
+            data[i] = number;
+}
+
+void norm_part_message(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
+    (void)argument_count, (void)return_count;
+    INSIDE call = call_enter(NORM_PART_MESSAGE, BOXED);
+    static const role inputs[1] = {ROLE_X}, outputs[2] = {ROLE_MEAN, ROLE_M2};
+    layout rooms[ROLE_COUNT];
+    NORM_CALL c = {.op = op_of(stack[1], stack[2]), .options = stack[2], .rooms = rooms};
+    norm_call_take(&c, stack, inputs, 1, 1);
+    norm_call_view(&c, 0);
+    const DLTensor *x = &c.view[ROLE_X];
+    double *data;
+    NEW_TENSOR sent = new_message(&c, 1, outputs, &data);
+    int64_t elements = 1;
+    for (int32_t i = 0; i < x->ndim; i++)
+        if (!(norm_call_kept_axes(&c) & PLANISH_AXIS(i)))
+            elements *= x->shape[i];
+    /* On a GPU all of it, by one launch: what follows writes the rest. */
+    const bool is_on_gpu = x->device.device_type == kDLCUDA;
+    const int64_t size = 1 + norm_call_rows(&c) * (c.op.kind == PLANISH_RMS ? 1 : 2);
+    fill(&sent, elements && !is_on_gpu ? 1 : size, data, is_on_gpu, (double)elements);
+    if (elements)
+        norm_call_run(&c, PLANISH_STATISTICS, false);
+    const returned_tensors given = {{give_tensor(&sent), NULL, NULL}};
+    give_returned(stack, &given, 1);
+}
+
 void norm_apply(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
     INSIDE call = call_enter(NORM_APPLY, BOXED);
@@ -92,17 +142,19 @@ void norm_backward_statistics(stack_value *stack, uint64_t argument_count, uint6
     (void)argument_count, (void)return_count;
     INSIDE call = call_enter(NORM_BACKWARD_STATISTICS, BOXED);
     static const role inputs[5] = {ROLE_DY, ROLE_X, ROLE_RSTD, ROLE_MEAN, ROLE_WEIGHT};
-    static const role outputs[4] = {ROLE_C1, ROLE_C2, ROLE_DWEIGHT, ROLE_DBIAS};
+    static const role sums[2] = {ROLE_C1, ROLE_C2}, gradients[2] = {ROLE_DWEIGHT, ROLE_DBIAS};
     layout rooms[ROLE_COUNT];
     NORM_CALL c = {.op = op_of(stack[5], stack[6]), .options = stack[6], .rooms = rooms};
     norm_call_take(&c, stack, inputs, 5, 3);
     norm_call_view(&c, 0);
-    for (int i = 0; i < 2; i++)
-        make_statistic(&c, outputs[i]);
+    double *data;
+    NEW_TENSOR sent = new_message(&c, 0, sums, &data);
     make_gradient(&c, ROLE_DWEIGHT, ROLE_WEIGHT, WANTS_DWEIGHT);
     make_gradient(&c, ROLE_DBIAS, ROLE_BIAS, WANTS_DBIAS);
     norm_call_run(&c, PLANISH_BACKWARD_STATISTICS, false);
-    norm_call_give(&c, stack, outputs, 4);
+    const returned_tensors given = {{give_tensor(&sent), NULL, NULL}};
+    give_returned(stack, &given, 1);
+    norm_call_give(&c, stack + 1, gradients, 2);
 }
 
 void norm_backward_apply(stack_value *stack, uint64_t argument_count, uint64_t return_count) {

@@ -46,11 +46,12 @@ static const struct {
      batch_norm},
     {"norm_part_statistics(Tensor x, int axes, int options) -> (Tensor, Tensor)",
      norm_part_statistics},
+    {"norm_part_message(Tensor x, int axes, int options) -> Tensor", norm_part_message},
     {"norm_apply(Tensor x, Tensor spread, Tensor? mean, Tensor? addend, Tensor? weight, Tensor? "
      "bias, int axes, int options, float eps) -> Tensor",
      norm_apply},
     {"norm_backward_statistics(Tensor dy, Tensor x, Tensor rstd, Tensor? mean, Tensor? weight, "
-     "int axes, int options) -> (Tensor, Tensor, Tensor, Tensor)",
+     "int axes, int options) -> (Tensor, Tensor, Tensor)",
      norm_backward_statistics},
     {"norm_backward_apply(Tensor dy, Tensor x, Tensor spread, Tensor? mean, Tensor? c1, Tensor? "
      "c2, "

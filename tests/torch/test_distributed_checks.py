@@ -167,6 +167,7 @@ def _fakes() -> bool:
         options = call.pack_options(rms=rms, wanted=12)
         m = None if rms else mean
         check(ops.norm_part_statistics, (x, axes, options), test_utils=tests)
+        check(ops.norm_part_message, (x, axes, options), test_utils=tests)
         check(
             ops.norm_apply,
             (x, rstd, m, None, weight, None, axes, options, 1e-5),

@@ -106,7 +106,7 @@ def test_several_processes_differ_from_one(case: str) -> None:
 def test_merging_counts_what_is_not_there() -> None:
     parts = [torch.randn(6, n, dtype=torch.float64) * 3 + 5 for n in (4, 7, 2)]
     messages = [
-        torch.cat([p.mean(1), (p - p.mean(1, True)).square().sum(1), torch.tensor([p.shape[1]])])
+        torch.cat([torch.tensor([p.shape[1]]), p.mean(1), (p - p.mean(1, True)).square().sum(1)])
         for p in parts
     ]
     whole = torch.cat(parts, 1)

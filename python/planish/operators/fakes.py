@@ -23,6 +23,7 @@ __all__ = [
     "merge_sums",
     "pair",
     "pair_backward",
+    "part_message",
     "part_statistics",
     "quantized",
     "statistics",
@@ -229,6 +230,15 @@ def part_statistics(x: Tensor, axes: int, options: int) -> tuple[Tensor | None, 
     return _row_statistics(x, axes, options)
 
 
+def _message(head: int, x: Tensor, axes: int, options: int) -> Tensor:
+    first, second = _row_statistics(x, axes, options)
+    return second.new_empty(head + second.numel() * (1 if first is None else 2))
+
+
+def part_message(x: Tensor, axes: int, options: int) -> Tensor:
+    return _message(1, x, axes, options)
+
+
 def merge(
     x: Tensor, sent: Tensor, axes: int, options: int, eps: float
 ) -> tuple[Tensor | None, Tensor, Tensor]:
@@ -271,7 +281,7 @@ def backward_statistics(
     dtype = x.dtype if weight is None else weight.dtype
     wanted = call.wanted_in(options)
     gradients = [_dense(x, sizes, dtype) if want else None for want in wanted[2:4]]
-    return *_row_statistics(x, axes, options), *gradients
+    return _message(0, x, axes, options), *gradients
 
 
 def backward_apply(

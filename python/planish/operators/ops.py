@@ -183,6 +183,7 @@ _OPERATORS: dict[str, Operator] = {
 
 #: Operators that parts.py differentiates together: name: fake.
 _PARTS: dict[str, Any] = {
+    "norm_part_message": fakes.part_message,
     "norm_part_statistics": fakes.part_statistics,
     "norm_backward_statistics": fakes.backward_statistics,
     "norm_merge": fakes.merge,

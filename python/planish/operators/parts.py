@@ -36,7 +36,7 @@ class Norm(NamedTuple):
 
 
 (
-    _statistics_of,
+    _message_of,
     _backward_statistics_of,
     _apply_given,
     _backward_given,
@@ -45,7 +45,7 @@ class Norm(NamedTuple):
 ) = (
     short.unrecorded(name)
     for name in (
-        "norm_part_statistics",
+        "norm_part_message",
         "norm_backward_statistics",
         "norm_apply",
         "norm_backward_apply",
@@ -102,48 +102,14 @@ def _of_parameter(norm: Norm, parameter: Tensor | None, ndim: int) -> list[Tenso
     return list(_pieces(parameter, affine.index(cut), norm.pieces))
 
 
-def _count(norm: Norm, x: Tensor) -> int:
-    """Elements of a piece of a row."""
-    count = 1
-    for axis in call.axes_of(norm.axes, 0):
-        count *= x.shape[axis]
-    return count // norm.pieces
-
-
 def _is_traced() -> bool:
     return bool(torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack())
 
 
-_known: dict[tuple[float, torch.device], Tensor] = {}
-
-
-def _number(value: float, device: torch.device) -> Tensor:
-    """A number as a tensor of f64 and of one element. It is kept, but for what traces a call: else
-    a kernel would write it on a GPU in each call."""
-    if _is_traced():
-        return torch.full((1,), value, dtype=torch.float64, device=device)
-    found = _known.get((value, device))
-    if found is None:
-        with torch.inference_mode(False):
-            found = torch.full((1,), value, dtype=torch.float64, device=device)
-        captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        if not captured and len(_known) < 1024:
-            _known[value, device] = found
-    return found
-
-
 def _statistics(norm: Norm, x: Tensor) -> list[Tensor]:
-    """What a part sends: for each piece its elements, the mean, the sum of squares beside it."""
-    count = _count(norm, x)
-    elements = _number(count, x.device)
-    sent = []
-    for piece in _pieces(x, norm.cut, norm.pieces):
-        mean, m2 = _statistics_of(piece, norm.axes, norm.options)
-        sent.append(elements)
-        if mean is not None:  # that of nothing is NaN
-            sent.append(mean.view(-1) if count else torch.zeros_like(mean).view(-1))
-        sent.append(m2.view(-1))
-    return sent
+    """What a part sends, for each piece."""
+    pieces = _pieces(x, norm.cut, norm.pieces)
+    return [_message_of(piece, norm.axes, norm.options) for piece in pieces]
 
 
 def _by_part(norm: Norm, sent: Tensor) -> Tensor:
@@ -189,10 +155,10 @@ def _backward_statistics(
     of_weight = _of_parameter(norm, weight, x.dim())
     dys, xs = (_pieces(tensor, norm.cut, norm.pieces) for tensor in (dy, x))
     for dy_piece, x_piece, w in zip(dys, xs, of_weight, strict=True):
-        c1, c2, *made = _backward_statistics_of(
+        message, *made = _backward_statistics_of(
             dy_piece, x_piece, rstd, mean, w, norm.axes, options
         )
-        sent += [c.view(-1) for c in (c1, c2) if c is not None]
+        sent.append(message)
         for gradient, one in zip(gradients, made, strict=True):
             if one is not None:
                 gradient.append(one)

@@ -1,6 +1,6 @@
 """Batch norm by the statistics of several processes.
 
-The message of a process is (mean, m2, n) of each channel in f64: how many values there are, their
+The message of a process is (n, mean, m2) of each channel in f64: how many values there are, their
 mean and the sum of squares of what is left beside it (Chan, Golub, LeVeque 1983). All processes
 merge all messages in the order of ranks, by the same element-wise operations, so that they get the
 same bits. One that has no values sends n = 0, which is passed over without a look at it: nothing
@@ -33,10 +33,10 @@ def group_of(given: Any) -> Any:
 
 def merge(messages: list[Tensor], channels: int) -> tuple[Tensor, Tensor, Tensor]:
     """(mean, m2, n) of all, in the order of the list; n is a tensor of one number."""
-    sizes = [channels, channels, 1]
-    mean, m2, count = torch.split(messages[0], sizes)
+    sizes = [1, channels, channels]
+    count, mean, m2 = torch.split(messages[0], sizes)
     for message in itertools.islice(messages, 1, None):
-        other_mean, other_m2, other_count = torch.split(message, sizes)
+        other_count, other_mean, other_m2 = torch.split(message, sizes)
         total = count + other_count
         share = other_count / total.clamp(min=1)
         apart = other_mean - mean
@@ -67,12 +67,8 @@ class _SyncBatchNorm(torch.autograd.Function):
         group: Any,
     ) -> Tensor:
         channels, axes = x.shape[1], batch_ops.axes_of(x.dim())
-        if x.numel():
-            mean, m2 = (one.view(-1) for one in torch.ops.planish.norm_part_statistics(x, axes, 0))
-        else:
-            mean = m2 = torch.zeros(channels, dtype=torch.float64, device=x.device)
-        count = torch.full_like(mean[:1], x.numel() // channels)
-        mean, m2, count = merge(list(parts.gather(torch.cat([mean, m2, count]), group)), channels)
+        sent = torch.ops.planish.norm_part_message(x, axes, 0)
+        mean, m2, count = merge(list(parts.gather(sent, group)), channels)
         rstd = (m2 / count + eps).rsqrt()
         _update(running_mean, mean, momentum)
         _update(running_var, m2 / (count - 1), momentum)
