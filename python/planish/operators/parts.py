@@ -35,24 +35,26 @@ class Norm(NamedTuple):
         return self.options & ~call.DTYPE | wanted << call.WANTED_AT
 
 
-(
-    _message_of,
-    _backward_statistics_of,
-    _apply_given,
-    _backward_given,
-    _merge_of,
-    _merge_sums_of,
-) = (
-    short.unrecorded(name)
-    for name in (
-        "norm_part_message",
-        "norm_backward_statistics",
-        "norm_apply",
-        "norm_backward_apply",
-        "norm_merge",
-        "norm_merge_sums",
-    )
-)
+class _Operators(NamedTuple):
+    """The passes of a norm and what is done between them, by their names in planish's namespace."""
+
+    norm_part_message: Any
+    norm_merge: Any
+    norm_apply: Any
+    norm_backward_statistics: Any
+    norm_merge_sums: Any
+    norm_backward_apply: Any
+
+
+_PLAIN = _Operators(*map(short.of, _Operators._fields))
+_SEEN = _Operators(*(getattr(torch.ops.planish, name).default for name in _Operators._fields))
+
+
+def _operators(*tensors: Tensor) -> _Operators:
+    """For all calls of one direction: by the short way, or by the dispatcher for what else may see
+    them."""
+    return _PLAIN if is_plain(*tensors) else _SEEN
+
 
 # ---- The exchange --------------------------------------------------------------------------------
 
@@ -95,9 +97,11 @@ def _pieces(tensor: Tensor, axis: int, count: int) -> list[Tensor]:
 
 def _of_parameter(norm: Norm, parameter: Tensor | None, ndim: int) -> list[Tensor | None]:
     """Its pieces, where it varies along the axis that is cut; itself for each else."""
+    if parameter is None or norm.pieces == 1:
+        return [parameter] * norm.pieces
     affine = call.axes_of(norm.axes, 1)
     cut = norm.cut % ndim
-    if parameter is None or norm.pieces == 1 or cut not in affine:
+    if cut not in affine:
         return [parameter] * norm.pieces
     return list(_pieces(parameter, affine.index(cut), norm.pieces))
 
@@ -106,10 +110,10 @@ def _is_traced() -> bool:
     return bool(torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack())
 
 
-def _statistics(norm: Norm, x: Tensor) -> list[Tensor]:
+def _statistics(run: _Operators, norm: Norm, x: Tensor) -> list[Tensor]:
     """What a part sends, for each piece."""
     pieces = _pieces(x, norm.cut, norm.pieces)
-    return [_message_of(piece, norm.axes, norm.options) for piece in pieces]
+    return [run.norm_part_message(piece, norm.axes, norm.options) for piece in pieces]
 
 
 def _by_part(norm: Norm, sent: Tensor) -> Tensor:
@@ -117,11 +121,13 @@ def _by_part(norm: Norm, sent: Tensor) -> Tensor:
     return sent if norm.pieces == 1 else sent.reshape(sent.shape[0] * norm.pieces, -1)
 
 
-def _merge(norm: Norm, x: Tensor, sent: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+def _merge(
+    run: _Operators, norm: Norm, x: Tensor, sent: Tensor
+) -> tuple[Tensor | None, Tensor, Tensor]:
     """(mean, rstd, shares) of whole rows from the messages of all parts, (parts, length); the share
     of each part in a row's elements."""
     sent = _by_part(norm, sent)
-    return _merge_of(x, sent, norm.axes, norm.options, norm.eps)  # type: ignore[no-any-return]
+    return run.norm_merge(x, sent, norm.axes, norm.options, norm.eps)  # type: ignore[no-any-return]
 
 
 def _gathered(sent: list[list[Tensor]], group: dist.ProcessGroup) -> list[Tensor]:
@@ -137,15 +143,8 @@ def _gathered(sent: list[list[Tensor]], group: dist.ProcessGroup) -> list[Tensor
 # ---- Forward and backward ------------------------------------------------------------------------
 
 
-def _apply(norm: Norm, x: Tensor, weight: Tensor | None, bias: Tensor | None, by: Any) -> Tensor:
-    mean, rstd, _ = by
-    return _apply_given(  # type: ignore[no-any-return]
-        x, rstd, mean, None, weight, bias, norm.axes, norm.options, norm.eps
-    )
-
-
 def _backward_statistics(
-    norm: Norm, dy: Tensor, saved: tuple[Any, ...], wanted: int
+    run: _Operators, norm: Norm, dy: Tensor, saved: tuple[Any, ...], wanted: int
 ) -> tuple[list[Tensor], list[Tensor | None]]:
     """(what a part sends backward, [dweight, dbias])."""
     x, weight, mean, rstd = saved
@@ -155,7 +154,7 @@ def _backward_statistics(
     of_weight = _of_parameter(norm, weight, x.dim())
     dys, xs = (_pieces(tensor, norm.cut, norm.pieces) for tensor in (dy, x))
     for dy_piece, x_piece, w in zip(dys, xs, of_weight, strict=True):
-        message, *made = _backward_statistics_of(
+        message, *made = run.norm_backward_statistics(
             dy_piece, x_piece, rstd, mean, w, norm.axes, options
         )
         sent.append(message)
@@ -177,18 +176,18 @@ def _joined(norm: Norm, pieces: list[Tensor], ndim: int) -> Tensor | None:
 
 
 def _gradient(
-    norm: Norm, dy: Tensor, saved: tuple[Any, ...], shares: Tensor, sent: Tensor
+    run: _Operators, norm: Norm, dy: Tensor, saved: tuple[Any, ...], shares: Tensor, sent: Tensor
 ) -> Tensor:
     """dx from c1 and c2 of all parts; `shares`: of each of the whole row."""
     x, weight, mean, rstd = saved
     sent = _by_part(norm, sent)
-    c1, c2 = _merge_sums_of(x, sent, shares, norm.axes, norm.options)
+    c1, c2 = run.norm_merge_sums(x, sent, shares, norm.axes, norm.options)
     made, options = [], norm.backward_options(1)
     of_weight = _of_parameter(norm, weight, x.dim())
     dys, xs = (_pieces(tensor, norm.cut, norm.pieces) for tensor in (dy, x))
     for dy_piece, x_piece, w in zip(dys, xs, of_weight, strict=True):
         beside = rstd, mean, c1, c2, None, None, w, None
-        dx, *_ = _backward_given(dy_piece, x_piece, *beside, norm.axes, options, norm.eps)
+        dx, *_ = run.norm_backward_apply(dy_piece, x_piece, *beside, norm.axes, options, norm.eps)
         made.append(dx)
     return made[0] if len(made) == 1 else torch.cat(made, norm.cut)
 
@@ -202,9 +201,10 @@ class _Norms(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         xs: Any = tensors[::3]
         weights, biases = tensors[1::3], tensors[2::3]
-        sent = [_statistics(norm, x) for norm, x in zip(of, xs, strict=True)]
+        run = _operators(*xs)
+        sent = [_statistics(run, norm, x) for norm, x in zip(of, xs, strict=True)]
         known = [
-            _merge(norm, x, message)
+            _merge(run, norm, x, message)
             for norm, x, message in zip(of, xs, _gathered(sent, group), strict=True)
         ]
         ctx.of, ctx.group = of, group
@@ -214,21 +214,24 @@ class _Norms(torch.autograd.Function):
             saved += [x, weight, *by]
         ctx.save_for_backward(*saved)
         return tuple(
-            _apply(norm, x, weight, bias, by)
-            for norm, x, weight, bias, by in zip(of, xs, weights, biases, known, strict=True)
+            run.norm_apply(x, rstd, mean, None, weight, bias, norm.axes, norm.options, norm.eps)
+            for norm, x, weight, bias, (mean, rstd, _) in zip(
+                of, xs, weights, biases, known, strict=True
+            )
         )
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *dys: Tensor) -> tuple[Any, ...]:
         of, group, saved = ctx.of, ctx.group, ctx.saved_tensors
+        run = _operators(*dys, *saved[::5])
         needs = ctx.needs_input_grad[2:]
         each = [(*saved[5 * i : 5 * i + 4],) for i in range(len(of))]
         results: list[Tensor | None] = []
         sent = []
         for i, (norm, dy) in enumerate(zip(of, dys, strict=True)):
             wanted = needs[3 * i + 1] << 2 | needs[3 * i + 2] << 3
-            message, (dweight, dbias) = _backward_statistics(norm, dy, each[i], wanted)
+            message, (dweight, dbias) = _backward_statistics(run, norm, dy, each[i], wanted)
             sent.append(message)
             like = ctx.biases[i]
             if dbias is not None and like is not None:
@@ -238,7 +241,7 @@ class _Norms(torch.autograd.Function):
             results += [None, dweight, dbias]
         if any(needs[::3]):
             for i, gathered in enumerate(_gathered(sent, group)):
-                results[3 * i] = _gradient(of[i], dys[i], each[i], saved[5 * i + 4], gathered)
+                results[3 * i] = _gradient(run, of[i], dys[i], each[i], saved[5 * i + 4], gathered)
         return None, None, *results
 
 
