@@ -250,6 +250,40 @@ def test_sharded_norm_behind_a_column_parallel_projection(
 
 # ---- Compiled ------------------------------------------------------------------------------------
 
+
+def _compiled(kind: str) -> tuple[list[Tensor], int]:
+    """A model with a ShardedNorm as one graph, and planish's calls."""
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    torch.compiler.reset()
+    planish.reset_stats()
+    plan = {
+        "q_proj": ColwiseParallel(),
+        "q_norm": planish.distributed.ShardedNorm(),
+        "o_proj": RowwiseParallel(),
+    }
+    mesh = dist.init_device_mesh("cpu", (2,))
+    model: Any = parallelize_module(_Queries(_norm(kind, 24), 24), mesh, plan)
+    model.compile(backend="aot_eager", fullgraph=True)
+    y = model(_draw(3, 5, 16))
+    y.square().sum().backward()
+    gradients = [parameter.grad.full_tensor() for parameter in model.parameters()]
+    return [y.detach(), *gradients], sum(one["planish"] for one in planish.stats().values())
+
+
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+def test_a_compiled_model_has_its_sharded_norm_in_one_graph(kind: str) -> None:
+    wanted, _, _ = _styled(kind, 24, None)
+    for got, calls in run(2, _compiled, kind):
+        assert calls == 6  # three operators each way
+        for one, other in zip(got, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
 _COMPILED = """
 import sys, planish, torch, torch.distributed as dist
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
