@@ -75,13 +75,18 @@ static new_tensor new_message(norm_call *c, int64_t head, const role statistics[
     return made;
 }
 
-/* Has every number of it be this one. */
-static void fill(new_tensor *message, int64_t size, double *data, bool is_on_gpu, double number) {
-    if (is_on_gpu)
-        torch_check(torch.cuda_fill(handle_of(message), number));
-    else
-        for (int64_t i = 0; i < size; i++)
-            data[i] = number;
+/* Has every number of a message on a GPU be this one. */
+static void fill_on_gpu(new_tensor *sent, double number) {
+    if (torch.cuda_fill) {
+        torch_check(torch.cuda_fill(handle_of(sent), number));
+        return;
+    }
+    const DLTensor on_cpu = {.device = {kDLCPU, 0}}; /* of a torch that lacks it */
+    int64_t size = 1, stride;
+    DLTensor view;
+    NEW_TENSOR one = new_dense_tensor(&on_cpu, 1, &size, torch.f64, &stride, &view);
+    *(double *)view.data = number;
+    torch_check(torch.copy(handle_of(sent), handle_of(&one), 0));
 }
 
 void norm_part_message(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
@@ -99,10 +104,12 @@ void norm_part_message(stack_value *stack, uint64_t argument_count, uint64_t ret
     for (int32_t i = 0; i < x->ndim; i++)
         if (!(norm_call_kept_axes(&c) & PLANISH_AXIS(i)))
             elements *= x->shape[i];
-    /* On a GPU all of it, by one launch: what follows writes the rest. */
-    const bool is_on_gpu = x->device.device_type == kDLCUDA;
     const int64_t size = 1 + norm_call_rows(&c) * (c.op.kind == PLANISH_RMS ? 1 : 2);
-    fill(&sent, elements && !is_on_gpu ? 1 : size, data, is_on_gpu, (double)elements);
+    if (x->device.device_type == kDLCUDA)
+        fill_on_gpu(&sent, (double)elements); /* all of it, by one launch: the rest is written */
+    else
+        for (int64_t i = 0; i < (elements ? 1 : size); i++)
+            data[i] = (double)elements;
     if (elements)
         norm_call_run(&c, PLANISH_STATISTICS, false);
     const returned_tensors given = {{give_tensor(&sent), NULL, NULL}};
