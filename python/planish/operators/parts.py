@@ -1,6 +1,6 @@
 """Norms of which each process of a group has a part of every row: statistics of the part, one
 exchange of a few bytes a row, and the norm by what all parts together have; backward the same way
-(planish::norm_part_statistics and those behind it, src/torch/norm_parts.c).
+(planish::norm_part_message and those behind it, src/torch/norm_parts.c).
 
 What is exchanged is gathered and put together in the order of the ranks, so that all of them have
 the same bits, and the same again for each run. Arguments were checked by who calls."""
