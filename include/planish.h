@@ -1,8 +1,9 @@
 /*
  * planish: fused normalization layers, forward and backward, at the speed of memory.
  *
- * This is the whole public C API. It covers LayerNorm, RMSNorm, GroupNorm, InstanceNorm, BatchNorm,
- * channel LayerNorm and weight standardization by one operator over two sets of axes:
+ * This is the whole public C API. It covers LayerNorm, RMSNorm, L2 normalization, GroupNorm,
+ * InstanceNorm, BatchNorm, channel LayerNorm and weight standardization by one operator over two
+ * sets of axes:
  *
  *     reduce axes R    the moments are taken over these
  *     affine axes A    weight and bias vary along these and are broadcast along the others
@@ -23,6 +24,15 @@
  *     dx      = rstd * (g - c1 - xhat * c2)
  *     dweight = sum of dy * xhat over all axes that are not in A
  *     dbias   = sum of dy        over all axes that are not in A
+ *
+ * An L2 norm is an RMS norm but for two lines; what is told below of RMS norms holds for it:
+ *
+ *     rstd = 1 / max(length, eps)                       length = sqrt(sum over R of x^2)
+ *     c2   = sum over R of g * xhat                     (0 where the length is less than eps)
+ *
+ * BACKWARD sees by rstd that a length was less than eps: rstd is 1 / eps then, to 4 ULP of the
+ * arithmetic, or to its own rounding where it has 16 bits. Lengths so little above eps count as
+ * less.
  *
  * Where an activation f follows, z above in place of y and
  *
@@ -65,7 +75,8 @@
  * as these do not depend on x, c1 and c2 are 0 in backward: dx = dy * (weight_offset + weight) *
  * rstd. A batch norm depends on the whole batch: what is told below of rows holds for channels.
  *
- * Sources: Ba, Kiros, Hinton 2016 (LayerNorm); Zhang, Sennrich 2019 (RMSNorm); Wu, He 2018
+ * Sources: Ba, Kiros, Hinton 2016 (LayerNorm); Zhang, Sennrich 2019 (RMSNorm);
+ * torch.nn.functional.normalize, whose gradient at a clamped length this is (L2); Wu, He 2018
  * (GroupNorm); Chan, Golub, LeVeque 1983 (corrected sums of squares).
  *
  * What holds for every function here:
@@ -165,7 +176,8 @@ PLANISH_API int planish_version(void);
 
 typedef enum planish_kind {
     PLANISH_LAYER = 0, /* subtract the mean, divide by the standard deviation */
-    PLANISH_RMS = 1    /* divide by the root mean square */
+    PLANISH_RMS = 1,   /* divide by the root mean square */
+    PLANISH_L2 = 2     /* divide by the length, or by eps where that is more */
 } planish_kind;
 
 /* What follows the norm in the same pass over memory: y = f(z). */
@@ -223,7 +235,8 @@ typedef struct planish_norm {
     uint64_t reduce_axes; /* R; not empty */
     uint64_t affine_axes; /* A; used only by weight, bias, dweight and dbias */
     double eps;           /* added to the variance; finite. Negative is allowed: where var + eps < 0
-                             the row becomes NaN */
+                             the row becomes NaN. Of L2 the least length: 0 and less have no effect,
+                             and a row of zeros becomes NaN */
     planish_activation activation; /* of y; not with PLANISH_BACKWARD_FROM_Y, without effect on
                                       PLANISH_STATISTICS. Fast where the norm alone is, but on a GPU
                                       in the backward of rows that a cluster does not hold, and of
@@ -361,7 +374,8 @@ typedef enum planish_pass {
      * Parts a and b of n_a and n_b elements merge as
      *     mean = (n_a mean_a + n_b mean_b) / (n_a + n_b)
      *     m2   = m2_a + m2_b + (mean_a - mean_b)^2 n_a n_b / (n_a + n_b)
-     * and rstd = 1 / sqrt(m2 / n + eps). Keep mean, m2 and rstd in f64: a mean in f32 is rounded,
+     * and rstd = 1 / sqrt(m2 / n + eps) (L2: 1 / max(sqrt(m2), eps)). Keep mean, m2 and rstd in
+     * f64: a mean in f32 is rounded,
      * and apply cannot mend it. */
     PLANISH_STATISTICS = 3,
     /* x, mean, rstd, weight?, bias?, addend? -> y     (RMS: no mean; eps is not used)
@@ -370,7 +384,8 @@ typedef enum planish_pass {
     /* dy, x, mean, rstd, weight? -> c1, c2, dweight?, dbias?     (RMS: neither mean nor c1)
      * The first half of a backward whose reduced axis is split over processes: c1 and c2 of the
      * part, by the mean and rstd of the whole, which are used as they are given. Parts a and b
-     * merge as c1 = (n_a c1_a + n_b c1_b) / (n_a + n_b) and c2 likewise; a part without elements
+     * merge as c1 = (n_a c1_a + n_b c1_b) / (n_a + n_b) and c2 likewise, L2's as their sum; a part
+     * without elements
      * has 0. PLANISH_BACKWARD with c1 and c2 then gives dx. Keep all four in f64. dweight and dbias
      * are those of the part. Not with an activation. */
     PLANISH_BACKWARD_STATISTICS = 5
@@ -467,7 +482,7 @@ typedef struct planish_tensors {
     const DLTensor *daddend; /* dm is written here */
     /* ---- Statistics ---- */
     const DLTensor *c1; /* the means over all of R of dy * (weight_offset + weight), */
-    const DLTensor *c2; /* and of that times xhat */
+    const DLTensor *c2; /* and of that times xhat (L2: its sum) */
     const DLTensor *running_mean;
     const DLTensor *running_var; /* unbiased */
 } planish_tensors;

@@ -187,7 +187,7 @@ static void add_dense(plan_key *key, const planish_norm *op, planish_pass pass,
     const DLTensor *x = list[ROLE_X];
     add_sizes(key, op, x, form);
     add_number(key, op->eps);
-    add(key, (uint64_t)op->activation << 5 | (uint64_t)op->kind << 4 | (uint64_t)pass);
+    add(key, (uint64_t)op->activation << 6 | (uint64_t)op->kind << 4 | (uint64_t)pass);
     add(key, dtype_codes(list));
 }
 

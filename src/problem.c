@@ -4,6 +4,7 @@
 #include "problem_checks.h"
 #include "problem_stages.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
@@ -215,6 +216,25 @@ static void make_axes(problem *p, const planish_norm *op, const DLTensor *x, con
     set_reaches(p);
 }
 
+/* The least rstd that a row shorter than eps may be saved with: it is 1 / eps to a few ULP of its
+ * own dtype, or of the arithmetic. */
+static double clamped_of(const problem *p, double eps) {
+    static const double ulps[] = {[DTYPE_F32] = 0x1p-23,
+                                  [DTYPE_F16] = 0x1p-10,
+                                  [DTYPE_BF16] = 0x1p-7,
+                                  [DTYPE_F64] = 0x1p-52,
+                                  [DTYPE_NONE] = 0};
+    const double saved = ulps[p->dtypes[ROLE_RSTD]] / 2;
+    const double used = 4 * ulps[problem_is_double(p) ? DTYPE_F64 : DTYPE_F32];
+    return eps > 0 ? 1 / eps * (1 - (saved > used ? saved : used)) : NAN;
+}
+
+static norm_rule rule_of(const problem *p, const planish_norm *op) {
+    if (op->kind == PLANISH_L2)
+        return (norm_rule){1, 1, 0, op->eps, clamped_of(p, op->eps)};
+    return (norm_rule){(double)p->cols, 1.0 / (double)p->cols, op->eps, -INFINITY, NAN};
+}
+
 planish_status problem_make(problem *p, const planish_norm *op, planish_pass pass,
                             const planish_tensors *tensors, message error) {
     const DLTensor *t[ROLE_COUNT];
@@ -231,10 +251,9 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
     const role model = t[ROLE_X] ? ROLE_X : ROLE_Y; /* every other shape is held against it */
     const DLTensor *x = t[model];
     p->pass = pass;
-    p->kind = op->kind;
+    p->kind = op->kind == PLANISH_L2 ? PLANISH_RMS : op->kind;
     p->activation = pass == PLANISH_STATISTICS ? PLANISH_IDENTITY : op->activation;
     p->weight_offset = op->weight_offset;
-    p->eps = op->eps;
     p->momentum = op->momentum;
     p->device = x->device;
     p->outputs = roles_of_pass(pass, op->kind, op->activation).outputs;
@@ -251,5 +270,6 @@ planish_status problem_make(problem *p, const planish_norm *op, planish_pass pas
     if ((status = match_tensors(p, x, t, masks, m, error)))
         return status;
     make_axes(p, op, x, masks, m);
+    p->rule = rule_of(p, op);
     return PLANISH_OK;
 }

@@ -16,6 +16,7 @@
 
 #include <stdbool.h>
 
+#include "norm_rule.h"
 #include "roles.h"
 #include "status.h"
 
@@ -55,7 +56,8 @@ typedef struct problem {
     planish_kind kind;
     planish_activation activation;
     int weight_offset;
-    double eps, momentum;
+    norm_rule rule;
+    double momentum;
     DLDevice device;
     role_set present;              /* the roles that there are */
     role_set outputs;              /* those that the pass writes, where they are there */

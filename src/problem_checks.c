@@ -9,9 +9,10 @@
 static const int64_t MOST_ELEMENTS = (int64_t)1 << 48;
 
 planish_status problem_check_op(const planish_norm *op, planish_pass pass, message error) {
-    if (op->kind != PLANISH_LAYER && op->kind != PLANISH_RMS)
+    if ((int)op->kind < PLANISH_LAYER || op->kind > PLANISH_L2)
         return fail(error, PLANISH_ERROR_ARGUMENT,
-                    "op->kind is %d; wanted PLANISH_LAYER or PLANISH_RMS", (int)op->kind);
+                    "op->kind is %d; wanted PLANISH_LAYER, PLANISH_RMS or PLANISH_L2",
+                    (int)op->kind);
     if ((int)pass < PLANISH_FORWARD || pass > PLANISH_BACKWARD_STATISTICS)
         return fail(error, PLANISH_ERROR_ARGUMENT, "pass is %d; wanted a planish_pass (0 to %d)",
                     (int)pass, PLANISH_BACKWARD_STATISTICS);
@@ -74,7 +75,7 @@ planish_status problem_check_presence(const planish_norm *op, planish_pass pass,
     if (kind_lacks(op->kind, r))
         return fail(error, PLANISH_ERROR_ARGUMENT,
                     "%s is given; wanted NULL for this kind (%s has no %s)", role_name(r),
-                    op->kind == PLANISH_RMS ? "RMS" : "LAYER", role_name(r));
+                    kind_name(op->kind), role_name(r));
     return fail(error, PLANISH_ERROR_ARGUMENT, "%s is given; wanted NULL for this pass",
                 role_name(r));
 }

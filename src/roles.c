@@ -1,7 +1,7 @@
 /* What EACH_ROLE says, by pass and by role; see roles.h. */
 #include "roles.h"
 
-#define ANY_NORMS (1u << PLANISH_LAYER | 1u << PLANISH_RMS)
+#define ANY_NORMS (LAYER_NORMS | RMS_NORMS)
 #define LAYER_NORMS (1u << PLANISH_LAYER)
 #define RMS_NORMS (1u << PLANISH_RMS)
 
@@ -48,13 +48,19 @@ static const struct {
 #define OF_LAYER(arg, role, field, axes, kinds, ...)                                               \
     | (role_set)((kinds##_NORMS & LAYER_NORMS) != 0) << ROLE_##role
 static const role_set roles_of_kind[] = {[PLANISH_LAYER] = 0 EACH_ROLE(OF_LAYER, ),
-                                         [PLANISH_RMS] = 0 EACH_ROLE(OF_RMS, )};
+                                         [PLANISH_RMS] = 0 EACH_ROLE(OF_RMS, ),
+                                         [PLANISH_L2] = 0 EACH_ROLE(OF_RMS, )};
 
 pass_roles roles_of_pass(planish_pass pass, planish_kind kind, planish_activation activation) {
     const role_set all = roles_of_kind[kind];
     const role_set more = activation != PLANISH_IDENTITY ? passes[pass].activated : 0;
     return (pass_roles){passes[pass].needed & all, (passes[pass].optional | more) & all,
                         passes[pass].written & all};
+}
+
+const char *kind_name(planish_kind kind) {
+    static const char *const kinds[] = {"LAYER", "RMS", "L2"};
+    return kinds[kind];
 }
 
 bool kind_lacks(planish_kind kind, role r) {

@@ -156,6 +156,9 @@ enum {
 
 pass_roles roles_of_pass(planish_pass pass, planish_kind kind, planish_activation activation);
 
+/* "LAYER", "RMS" or "L2". */
+const char *kind_name(planish_kind kind);
+
 /* Whether this norm has such a tensor in none of its passes. */
 bool kind_lacks(planish_kind kind, role r);
 

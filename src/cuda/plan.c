@@ -1,4 +1,5 @@
 /* Problem -> plan: which kernels take it. */
+#include <float.h>
 #include <string.h>
 
 #include "cuda/backend.h"
@@ -23,6 +24,15 @@ static bool may_be_fast(const problem *p) {
     return p->pass != PLANISH_BACKWARD_FROM_Y && p->cols >= 1 && p->cols <= MOST_COLS;
 }
 
+/* As kernels/common/rule.cu takes it: of L2 the square of the least length, which a row of zeros
+ * needs to be a number. */
+static double eps_of(const norm_rule *rule) {
+    const double square = rule->least * rule->least;
+    if (!rule_is_l2(rule))
+        return rule->eps;
+    return rule->least <= 0 ? 0 : square < DBL_MIN ? DBL_MIN : square;
+}
+
 /* A plan of nothing yet. */
 static void begin(cuda_plan *plan, const problem *p, const cuda_limits *limits) {
     memset(plan, 0, sizeof *plan);
@@ -31,7 +41,7 @@ static void begin(cuda_plan *plan, const problem *p, const cuda_limits *limits) 
     plan->limits.tuning = gpu_tuning_of(limits->arch);
     plan->rows = p->rows;
     plan->cols = p->cols;
-    plan->eps = p->eps;
+    plan->eps = eps_of(&p->rule);
     plan->finish.kernel = plan->cooperative.kernel = -1;
 }
 

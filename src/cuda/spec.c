@@ -345,7 +345,7 @@ size_t cuda_spec_prelude(const cuda_spec *spec, char *start, size_t bytes) {
 }
 
 void cuda_spec_describe(cuda_spec *spec, const problem *p) {
-    spec->kind = p->kind;
+    spec->kind = rule_is_l2(&p->rule) ? PLANISH_L2 : p->kind;
     spec->activation = p->activation;
     spec->weight_offset = p->weight_offset;
     for (int r = 0; r < ROLE_COUNT; r++)

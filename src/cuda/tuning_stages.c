@@ -6,7 +6,8 @@
 
 #include "cuda/spec.h"
 
-enum { LAYER = 1 << PLANISH_LAYER, RMS = 1 << PLANISH_RMS, ANY_KIND = LAYER | RMS };
+enum { LAYER = 1 << PLANISH_LAYER, RMS = 1 << PLANISH_RMS | 1 << PLANISH_L2 };
+enum { ANY_KIND = LAYER | RMS };
 enum { ANY_LANES = 1 << 10 };
 
 /* By stage, kind and length the fastest of what was timed. The first rows hold for every

@@ -1,5 +1,6 @@
 /* Cases of the backward of norms with stages around them; see backward_case.h. */
 #include "backward_case.h"
+#include "kinds.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -96,9 +97,9 @@ static void write_statistics(backward_run *r, const real *s) {
     for (int64_t e = 0; e < g.elements && c->op.kind == PLANISH_LAYER; e++)
         mean[g.row[e]] += s[e] / (real)g.cols;
     for (int64_t e = 0; e < g.elements; e++)
-        rstd[g.row[e]] += (s[e] - mean[g.row[e]]) * (s[e] - mean[g.row[e]]) / (real)g.cols;
+        rstd[g.row[e]] += (s[e] - mean[g.row[e]]) * (s[e] - mean[g.row[e]]);
     for (int64_t i = 0; i < g.rows; i++)
-        rstd[i] = 1 / sqrtl(rstd[i] + (real)c->op.eps);
+        rstd[i] = kind_rstd(&c->op, rstd[i], g.cols);
     if (c->op.kind == PLANISH_LAYER)
         tensor_write(&r->parts[S_MEAN].dl, mean);
     tensor_write(&r->parts[S_RSTD].dl, rstd);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "activation.h"
+#include "kinds.h"
 
 /* ---- What the stages do to one number -------------------------------------------------------- */
 
@@ -107,10 +108,10 @@ real backward_objective(const backward_case *c, const backward_numbers *n) {
     for (int64_t e = 0; e < g->elements && c->op.kind == PLANISH_LAYER; e++)
         mean[g->row[e]] += s[e] / (real)g->cols;
     for (int64_t e = 0; e < g->elements; e++)
-        var[g->row[e]] += (s[e] - mean[g->row[e]]) * (s[e] - mean[g->row[e]]) / (real)g->cols;
+        var[g->row[e]] += (s[e] - mean[g->row[e]]) * (s[e] - mean[g->row[e]]);
     for (int64_t e = 0; e < g->elements; e++) {
         const int64_t a = g->channel[e], at = p.by[S_SCALE].channel[e];
-        const real xhat = (s[e] - mean[g->row[e]]) / sqrtl(var[g->row[e]] + (real)c->op.eps);
+        const real xhat = (s[e] - mean[g->row[e]]) * kind_rstd(&c->op, var[g->row[e]], g->cols);
         const real z = xhat * (n->of[S_WEIGHT][a] + c->op.weight_offset) + n->of[S_BIAS][a];
         const real v =
             activated(c->op.activation, z * (1 + n->of[S_SCALE][at]) + n->of[S_SHIFT][at]);
@@ -203,7 +204,8 @@ backward_reference backward_reference_of(backward_run *r) {
         add(&f, S_DWEIGHT, g->channel[e], b.dz * xhat, b.dz_scale * (1 + fabsl(xhat)));
         add(&f, S_DBIAS, g->channel[e], b.dz, b.dz_scale);
         c1[row] += c->op.kind == PLANISH_LAYER ? b.dz * b.weight / (real)g->cols : 0;
-        c2[row] += b.dz * b.weight * xhat / (real)g->cols;
+        const bool clamped = kind_clamps(&c->op, n.of[S_RSTD][row], c->stats, f.is_double);
+        c2[row] += clamped ? 0 : b.dz * b.weight * xhat / kind_count(&c->op, g->cols);
         const real of_row = n.of[S_RSTD][row] * b.dz_scale * (1 + fabsl(b.weight)) *
                             (3 + fabsl(xhat) + xhat * xhat);
         row_scale[row] = of_row > row_scale[row] ? of_row : row_scale[row];

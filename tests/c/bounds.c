@@ -65,9 +65,9 @@ static void complain(part p, int64_t index, real got, real wanted, real scale) {
 /* Whether a row's xhat are all 1 or -1, so that y = bias +- weight: a sum of two 16-bit numbers,
  * which often lies exactly between two others. Which one it becomes says nothing. */
 static bool full_of_ties(const norm_case *c, int64_t cols) {
-    if (cols == (c->kind == PLANISH_RMS ? 1 : 2))
+    if (cols == (c->kind != PLANISH_LAYER ? 1 : 2))
         return true;
-    return c->kind == PLANISH_RMS &&
+    return c->kind != PLANISH_LAYER &&
            (c->numbers == CONSTANT || c->numbers == MEAN_100 || c->numbers == MEAN_1E4);
 }
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "kinds.h"
 
 static const char *const numbers_names[NUMBERS_COUNT] = {
     "normal",   "mean 100", "mean 1e4",  "scale big",   "scale tiny",
@@ -65,9 +66,8 @@ norm_case image_case(planish_pass pass, planish_kind kind, image_layer layer, in
 const char *case_text(const norm_case *c, char *text, size_t bytes) {
     static const char *const activations[] = {"",           "+silu",  "+relu",     "+gelu",
                                               "+gelu_tanh", "+relu6", "+hardswish"};
-    size_t n =
-        (size_t)snprintf(text, bytes, "%s %s%s", pass_names[c->pass],
-                         c->kind == PLANISH_RMS ? "rms" : "layer", activations[c->activation]);
+    size_t n = (size_t)snprintf(text, bytes, "%s %s%s", pass_names[c->pass], kind_text(c->kind),
+                                activations[c->activation]);
     for (int i = 0; i < c->ndim && n < bytes; i++)
         n += (size_t)snprintf(text + n, bytes - n, "%s%lld", i ? "x" : " ", (long long)c->shape[i]);
     if (n < bytes)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "activation.h"
+#include "kinds.h"
 #include "tensor.h"
 
 static real *zeros(int64_t count) {
@@ -90,7 +91,7 @@ static void moments(reference *r, const planish_norm *op, const real *x) {
     }
     for (int64_t i = 0; i < g->rows; i++) {
         r->mean_scale[i] = sqrtl(r->mean_scale[i]);
-        r->rstd[i] = 1 / sqrtl(r->m2[i] / (real)g->cols + (real)op->eps);
+        r->rstd[i] = kind_rstd(op, r->m2[i], g->cols);
         if (g->cols == 0)
             r->mean[i] = r->rstd[i] = NAN;
     }
@@ -214,10 +215,11 @@ static void backward(reference *r, const planish_norm *op, planish_pass pass,
     r->dbias = zeros(g->channels);
     r->dweight_scale = zeros(g->channels);
     r->dbias_scale = zeros(g->channels);
+    const real count = kind_count(op, g->cols);
     for (int64_t e = 0; e < g->elements; e++) {
         int64_t row = g->row[e], c = g->channel[e];
-        real gradient = dy[e] * (op->weight_offset + weight[c]) / (real)g->cols;
-        real gradient_scale = dy_scale[e] * fabsl(op->weight_offset + weight[c]) / (real)g->cols;
+        real gradient = dy[e] * (op->weight_offset + weight[c]) / count;
+        real gradient_scale = dy_scale[e] * fabsl(op->weight_offset + weight[c]) / count;
         real scale = xhat_scale(r, row, xhat[e], rstd, centered);
         if (op->kind == PLANISH_LAYER && !given) {
             c1[row] += gradient;
@@ -232,6 +234,9 @@ static void backward(reference *r, const planish_norm *op, planish_pass pass,
         r->dbias[c] += dy[e];
         r->dbias_scale[c] += dy_scale[e];
     }
+    for (int64_t i = 0; i < g->rows && !given; i++)
+        if (kind_clamps(op, rstd[i], element_of(t->rstd->dtype), r->is_double))
+            c2[i] = c2_scale[i] = 0;
     for (int64_t e = 0; e < g->elements; e++) {
         int64_t row = g->row[e], c = g->channel[e];
         real gradient = dy[e] * (op->weight_offset + weight[c]);

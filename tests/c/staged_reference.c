@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "activation.h"
+#include "kinds.h"
 
 /* ---- Arithmetic of the compute type ---------------------------------------------------------- */
 
@@ -102,9 +103,9 @@ static void normalize(const staged_case *c, const geometry *g, real *s) {
     for (int i = 0; i < 2 && c->op.kind == PLANISH_LAYER; i++)
         center(g, s);
     for (int64_t e = 0; e < g->elements; e++)
-        square[g->row[e]] += s[e] * s[e] / (real)g->cols;
+        square[g->row[e]] += s[e] * s[e];
     for (int64_t e = 0; e < g->elements; e++)
-        s[e] /= sqrtl(square[g->row[e]] + (real)c->op.eps);
+        s[e] *= kind_rstd(&c->op, square[g->row[e]], g->cols);
     free(square);
 }
 

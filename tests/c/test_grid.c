@@ -9,6 +9,7 @@
  * are counted too, so with the same --full and --table. --guard=start puts the unmapped page before
  * each buffer in place of after.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,14 +19,27 @@
 
 static bool full;
 static int64_t share = 1, only, made;
+static planish_kind first_kind = PLANISH_LAYER, last_kind = PLANISH_RMS;
 
 static const element types[] = {F32, F16, BF16, F64};
+
+/* In every other case eps is the length that normal numbers come to: about half of the rows are
+ * shorter, and are divided by it. */
+static void set_length(norm_case *c) {
+    double cols = 1;
+    for (int i = 0; i < c->ndim; i++)
+        cols *= c->reduce_axes >> i & 1 ? (double)c->shape[i] : 1;
+    if (made / share % 4 < 2 && c->eps == 1e-5)
+        c->eps = sqrt(cols);
+}
 
 /* Runs a case if it is this share's turn; half of the cases with a callback of the test's own. */
 static void grid_case(norm_case c) {
     if (only ? ++made != only : made++ % share)
         return;
     c.seed = (uint64_t)made;
+    if (c.kind == PLANISH_L2)
+        set_length(&c);
     planish_exec exec = exec_backwards();
     run_case(&c, made / share % 2 ? &exec : NULL);
 }
@@ -33,7 +47,7 @@ static void grid_case(norm_case c) {
 /* The passes of both kinds, `each` called for every one. */
 static void every_pass(int64_t rows, int64_t cols, void (*each)(norm_case)) {
     for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_APPLY; pass++)
-        for (planish_kind kind = PLANISH_LAYER; kind <= PLANISH_RMS; kind++)
+        for (planish_kind kind = first_kind; kind <= last_kind; kind++)
             each(rows_case(pass, kind, rows, cols));
 }
 
@@ -206,7 +220,7 @@ static void each_image(image_layer layer, int64_t batch, int64_t channels, int64
                                         {DENSE, CHANNELS_LAST}, {CHANNELS_LAST, DENSE},
                                         {PADDED, MISALIGNED},   {CHANNELS_LAST, CHANNELS_LAST}};
     for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_APPLY; pass++)
-        for (planish_kind kind = PLANISH_LAYER; kind <= PLANISH_RMS; kind++)
+        for (planish_kind kind = first_kind; kind <= last_kind; kind++)
             for (int t = 0; t < 4; t++) {
                 if (pass == PLANISH_BACKWARD_FROM_Y) /* no kernels of its own */
                     continue;
@@ -262,7 +276,7 @@ static void each_of(norm_case c, planish_activation first, planish_activation la
                                         {CHANNELS_LAST, CHANNELS_LAST},
                                         {DENSE, CHANNELS_LAST},
                                         {PADDED, MISALIGNED}};
-    for (planish_kind kind = PLANISH_LAYER; kind <= PLANISH_RMS; kind++)
+    for (planish_kind kind = first_kind; kind <= last_kind; kind++)
         for (c.activation = first; c.activation <= last; c.activation++)
             for (int t = 0; t < 4; t++) {
                 const int64_t turn = made / 2;
@@ -324,6 +338,18 @@ static void activations(void) {
     activated_images(PLANISH_RELU6, PLANISH_HARDSWISH);
 }
 
+/* L2 norms, over a part of every table before this one. */
+static void l2_norms(void) {
+    static void (*const all[])(void) = {lengths, rows,          dtypes, subsets,    layouts,
+                                        axes,    numbers_table, images, activations};
+    const int64_t every = share;
+    first_kind = last_kind = PLANISH_L2;
+    share = full ? share : share * 3;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        all[i]();
+    share = every;
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -332,6 +358,7 @@ int main(int argc, char **argv) {
         {"lengths", lengths},       {"rows", rows},       {"dtypes", dtypes},
         {"subsets", subsets},       {"layouts", layouts}, {"axes", axes},
         {"numbers", numbers_table}, {"images", images},   {"activations", activations},
+        {"l2", l2_norms},
     };
     full = flag(argc, argv, "full");
     share = atoll(argument(argc, argv, "share", "1"));

@@ -4,6 +4,7 @@
  * with and without an activation, with the sum in a tensor of its own, in the residual's place and
  * in x's, for data that lies in caches and beyond them.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,7 +68,7 @@ static forward_args args_of(rows *r, planish_kind kind, planish_activation f, tr
         .y_pitch = r->cols * bytes,
         .weight = r->weight,
         .bias = kind == PLANISH_RMS ? NULL : r->weight + r->cols * bytes,
-        .eps = 1e-5,
+        .rule = {(double)r->cols, 1.0 / (double)r->cols, 1e-5, -INFINITY, NAN},
         .mean = {(char *)r->mean, sizeof(float), DTYPE_F32},
         .rstd = {(char *)r->rstd, sizeof(float), DTYPE_F32},
         .traffic = t,

@@ -3,6 +3,7 @@
  * bench change a plan's constants, and compiles a plan's kernels for any architecture without a
  * GPU. Not part of the library.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,7 +63,7 @@ EXPORT int shim_plan(cuda_plan **out, int pass, int kind, int64_t rows, int64_t 
     problem p = {.pass = (planish_pass)pass,
                  .kind = (planish_kind)kind,
                  .weight_offset = weight_offset,
-                 .eps = eps,
+                 .rule = {(double)cols, 1.0 / (double)cols, eps, -INFINITY, NAN},
                  .device = {kDLCUDA, device},
                  .rows = rows,
                  .cols = cols,

@@ -80,7 +80,7 @@ void batch_load_rows(const cpu_job *job, const row_run *run, const batch_numbers
     load_stats(p, run, ROLE_RUNNING_MEAN, n->mean);
     load_stats(p, run, ROLE_RUNNING_VAR, n->rstd);
     for (int64_t i = 0; i < run->rows; i++)
-        n->rstd[i] = running_rstd(n->rstd[i], p->eps);
+        n->rstd[i] = running_rstd(n->rstd[i], p->rule.eps);
 }
 
 void batch_store_rows(const problem *p, const row_run *run, const batch_numbers *n) {

@@ -95,9 +95,9 @@ void batch_wide_forward(const cpu_job *job, int64_t row, double *mean, double *r
         }
         const double s = total(squares), var = scale_by(s / n, 2 * w.exponent);
         /* Where the variance leaves the range of f64 itself, eps is scaled down to it instead. */
-        r = isfinite(var) && var + p->eps > 1e-290
-                ? scale_by(1 / sqrt(var + p->eps), w.exponent)
-                : 1 / sqrt(s / n + scale_by(p->eps, -2 * w.exponent));
+        r = isfinite(var) && var + p->rule.eps > 1e-290
+                ? scale_by(1 / sqrt(var + p->rule.eps), w.exponent)
+                : 1 / sqrt(s / n + scale_by(p->rule.eps, -2 * w.exponent));
         *mean = scale_by(m, w.exponent);
         *rstd = scale_by(r, -w.exponent);
         *m2 = scale_by(s, 2 * w.exponent);

@@ -17,7 +17,7 @@ INLINE void NAME(find_gradients)(const channel_backward_args *a, const bool rms,
                                  NAME(pixel_gradients) * s) {
     const channel_tile *t = &a->tile;
     const REAL *const x = a->scratch, *const dy = x + t->channels * t->pitch;
-    const double inverse = 1.0 / (double)t->channels;
+    const double inverse = a->rule.inverse;
     _Alignas(64) REAL sums[3][TILE_PIXELS];
     double delta[TILE_PIXELS] = {0}, c1[TILE_PIXELS] = {0}, c2[TILE_PIXELS] = {0};
     double *const total[3] = {delta, c1, c2};
@@ -61,7 +61,7 @@ INLINE void NAME(find_gradients)(const channel_backward_args *a, const bool rms,
     s->any_out_of_range = false;
     for (int64_t p = 0; p < t->padded; p++) {
         c1[p] *= inverse;
-        c2[p] = c2[p] * inverse - c1[p] * delta[p];
+        c2[p] = rule_c2(&a->rule, c2[p] * inverse - c1[p] * delta[p], s->rstd[p]);
         s->out_of_range[p] = !(fabs(delta[p]) < BIG) | !(fabs(c1[p]) < BIG) | !(fabs(c2[p]) < BIG);
         s->any_out_of_range |= s->out_of_range[p];
         s->shift[p] = (REAL)-delta[p];
@@ -201,6 +201,7 @@ OUTLINE void NAME(overflow_gradients)(const channel_backward_args *a, NAME(pixel
             .dx = a->dx.data ? (char *)dx : NULL,
             .weight = a->weight,
             .weight_offset = a->weight_offset,
+            .rule = a->rule,
             .mean = stat_at(&a->mean, p),
             .rstd = stat_at(&a->rstd, p),
             .dweight = a->dweight,
@@ -309,7 +310,7 @@ OUTLINE void NAME(saved_scales)(const channel_backward_args *a, NAME(pixel_scale
     const REAL *const x = a->scratch;
     const mean_reach reach =
         mean_reach_of(rms ? REAL_DTYPE : a->mean.type, REAL_DTYPE == DTYPE_F64);
-    const double inverse = 1.0 / (double)t->channels;
+    const double inverse = a->rule.inverse;
     _Alignas(64) REAL sums[TILE_PIXELS];
     double total[TILE_PIXELS] = {0}, rest[TILE_PIXELS] = {0};
     for (int64_t p = 0; p < t->padded; p++) {

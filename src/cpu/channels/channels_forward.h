@@ -94,12 +94,12 @@ INLINE void NAME(find_scales)(const channel_forward_args *a, const double mean[]
                               const double excess[], const double m2[], bool rms,
                               NAME(pixel_scales) * s) {
     const channel_tile *t = &a->tile;
-    const double inverse = 1.0 / (double)t->channels;
-    const double least = a->eps < TINY_EPS ? TINY_VAR : -1;
+    const double inverse = a->rule.inverse;
+    const double least = NAME(least_moment)(&a->rule, (double)t->channels);
     double rstd[TILE_PIXELS];
     s->any_out_of_range = false;
     for (int64_t p = 0; p < t->padded; p++)
-        rstd[p] = a->given ? m2[p] : NAME(rstd_of)(m2[p], (double)t->channels, a->eps);
+        rstd[p] = a->given ? m2[p] : NAME(rstd_of)(m2[p], &a->rule);
     for (int64_t p = 0; p < t->pixels; p++) {
         const double var = m2[p] * inverse;
         s->out_of_range[p] =
@@ -196,7 +196,7 @@ OUTLINE void NAME(overflow_pixels)(const channel_forward_args *a, const NAME(pix
             .weight = a->weight,
             .bias = a->bias,
             .weight_offset = a->weight_offset,
-            .eps = a->eps,
+            .rule = a->rule,
             .mean = stat_at(&a->mean, p),
             .rstd = stat_at(&a->rstd, p),
             .m2 = stat_at(&a->m2, p),

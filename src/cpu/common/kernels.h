@@ -6,59 +6,8 @@
 #ifndef PLANISH_CPU_KERNELS_H
 #define PLANISH_CPU_KERNELS_H
 
-#include "cpu/common/element.h"
-
-/* A mean, rstd or m2 for each row; data NULL: absent. Pitches are in bytes throughout. */
-typedef struct row_stat {
-    char *data;
-    int64_t pitch;
-    dtype type;
-} row_stat;
-
-/* Of any dtype: not in line, for its conversions are long (cpu/common/stats.c). */
-void stat_load_any(const row_stat *s, int64_t row, int count, double values[]);
-void stat_store_any(const row_stat *s, int64_t row, int count, const double values[]);
-
-static inline double stat_load(const row_stat *s, int64_t row) {
-    const char *at = s->data + row * s->pitch;
-    double value;
-    if (s->type == DTYPE_F32)
-        return *(const float *)at;
-    if (s->type == DTYPE_F64)
-        return *(const double *)at;
-    stat_load_any(s, row, 1, &value);
-    return value;
-}
-
-/* Rounded once; nothing where the statistic is absent. */
-static inline void stat_store_rows(const row_stat *s, int64_t row, int count,
-                                   const double values[]) {
-    if (!s->data)
-        return;
-    char *at = s->data + row * s->pitch;
-    if (s->type == DTYPE_F32 && s->pitch == sizeof(float))
-        for (int i = 0; i < count; i++)
-            ((float *)at)[i] = (float)values[i];
-    else
-        stat_store_any(s, row, count, values);
-}
-static inline void stat_store(const row_stat *s, int64_t row, double value) {
-    stat_store_rows(s, row, 1, &value);
-}
-
-/* The statistic from one of its rows on. */
-static inline row_stat stat_at(const row_stat *s, int64_t row) {
-    return (row_stat){s->data ? s->data + row * s->pitch : NULL, s->pitch, s->type};
-}
-
-static inline void stat_load_rows(const row_stat *s, int64_t row, int count, double values[]) {
-    const char *at = s->data + row * s->pitch;
-    if (s->type == DTYPE_F32 && s->pitch == sizeof(float))
-        for (int i = 0; i < count; i++)
-            values[i] = ((const float *)at)[i];
-    else
-        stat_load_any(s, row, count, values);
-}
+#include "cpu/common/stats.h"
+#include "norm_rule.h"
 
 /* Where the data of a pass lies, by its size. */
 typedef enum traffic {
@@ -110,7 +59,7 @@ typedef struct forward_args {
     int64_t y_pitch;
     const void *weight, *bias; /* dense; NULL: absent */
     int weight_offset;
-    double eps;
+    norm_rule rule;
     row_stat mean, rstd, m2;
     bool given; /* mean and rstd are inputs */
     traffic traffic;
@@ -136,6 +85,7 @@ typedef struct backward_args {
     int64_t dx_pitch;
     const void *weight;
     int weight_offset;
+    norm_rule rule;
     row_stat mean, rstd;
     bool x_is_xhat; /* x holds xhat itself */
     traffic traffic;
@@ -165,7 +115,7 @@ typedef struct group_forward_args {
     const void *weight, *bias; /* in f32 or f64 as the arithmetic is; NULL: absent */
     int64_t weight_step;       /* of both, from one row to the next */
     int weight_offset;
-    double eps;
+    norm_rule rule;
     row_stat mean, rstd, m2;
     bool given;
     traffic traffic;
@@ -184,6 +134,7 @@ typedef struct group_backward_args {
     const void *weight;
     int64_t weight_step;
     int weight_offset;
+    norm_rule rule;
     row_stat mean, rstd;
     bool prefetch_dx; /* there is one, and the hint */
     traffic traffic;
@@ -209,7 +160,7 @@ typedef struct strip_forward_args {
     int64_t y_pitch;
     const void *weight, *bias; /* of the strip's channels; as in group_forward_args */
     int weight_offset;
-    double eps;
+    norm_rule rule;
     row_stat mean, rstd, m2;
     bool given;
     traffic traffic;
@@ -227,6 +178,7 @@ typedef struct strip_backward_args {
     int64_t dx_pitch;
     const void *weight;
     int weight_offset;
+    norm_rule rule;
     row_stat mean, rstd;
     traffic traffic;
     planish_kind kind; /* as in group_backward_args */
@@ -278,7 +230,7 @@ typedef struct channel_forward_args {
     const char *next_x; /* where the next tile begins; NULL: nowhere */
     const void *weight, *bias;
     int weight_offset;
-    double eps;
+    norm_rule rule;
     row_stat mean, rstd, m2;
     bool given;
     traffic traffic;
@@ -293,6 +245,7 @@ typedef struct channel_backward_args {
     const char *next_x, *next_dy;
     const void *weight;
     int weight_offset;
+    norm_rule rule;
     row_stat mean, rstd;
     traffic traffic;
     void *scratch, *rows;

@@ -74,6 +74,17 @@ static int64_t weight_of(int64_t i, int64_t span) {
     return span ? i / span : i;
 }
 
+/* rstd of a row that was scaled by 2^-exponent, from its sum of squares. */
+static double scaled_rstd(const norm_rule *rule, double m2, int exponent) {
+    const double var = scale_by(m2 / rule->count, 2 * exponent);
+    norm_rule scaled = *rule;
+    /* Where the variance leaves the range of f64 itself, eps is scaled down to it instead. */
+    if (isfinite(var) && var + rule->eps > 1e-290)
+        return scale_by(rule_rstd(rule, sqrt(var + rule->eps)), exponent);
+    scaled.least = scale_by(rule->least, -exponent);
+    return rule_rstd(&scaled, sqrt(m2 / rule->count + scale_by(rule->eps, -2 * exponent)));
+}
+
 void overflow_forward_row(const forward_args *a, int64_t row, planish_kind kind, dtype element,
                           dtype weight) {
     const int64_t n = a->cols, span = a->by_pixel ? a->weight_span : 0;
@@ -93,11 +104,8 @@ void overflow_forward_row(const forward_args *a, int64_t row, planish_kind kind,
             const double d = scale_by(load(&x, i), -exponent) - mean;
             add(&squares, d * d);
         }
-        const double m2 = total(squares), var = scale_by(m2 / (double)n, 2 * exponent);
-        /* Where the variance leaves the range of f64 itself, eps is scaled down to it instead. */
-        rstd = isfinite(var) && var + a->eps > 1e-290
-                   ? scale_by(1 / sqrt(var + a->eps), exponent)
-                   : 1 / sqrt(m2 / (double)n + scale_by(a->eps, -2 * exponent));
+        const double m2 = total(squares);
+        rstd = scaled_rstd(&a->rule, m2, exponent);
         stat_store(&a->mean, row, scale_by(mean, exponent));
         stat_store(&a->rstd, row, scale_by(rstd, -exponent));
         stat_store(&a->m2, row, scale_by(m2, 2 * exponent));
@@ -159,7 +167,8 @@ static void backward(const backward_args *a, int64_t row, planish_kind kind, dty
         add(&sum_gxhat, g * xhat);
     }
     double c1 = kind == PLANISH_RMS ? 0 : total(sum_g) / (double)n;
-    double c2 = total(sum_gxhat) / (double)n - (centered ? delta * c1 : 0);
+    double c2 = total(sum_gxhat) / a->rule.count - (centered ? delta * c1 : 0);
+    c2 = rule_c2(&a->rule, c2, rstd);
     if (a->half == HALF_STATISTICS) {
         stat_store(&a->c1, row, c1);
         stat_store(&a->c2, row, c2);

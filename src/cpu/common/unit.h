@@ -119,12 +119,25 @@ static inline void stream_lines(void *to, const void *from, int64_t bytes) {
         stream_line((char *)to + i, (const char *)from + i);
 }
 
-/* rstd of n elements. f32 does not show the roundings of f64 on the way; f64 itself would. */
-INLINE double NAME(rstd_of)(double m2, double n, double eps) {
+/* rstd from a sum of squares. f32 does not show the roundings of f64 on the way; f64 itself would.
+ */
+INLINE double NAME(rstd_of)(double m2, const norm_rule *rule) {
     if (sizeof(REAL) == 4)
-        return 1 / sqrt(m2 * (1.0 / n) + eps);
-    const double shifted = m2 / n + eps;
-    return mended_rstd(shifted, 1 / sqrt(shifted));
+        return rule_rstd(rule, sqrt(m2 * rule->inverse + rule->eps));
+    const double shifted = m2 / rule->count + rule->eps, root = sqrt(shifted);
+    return root < rule->least ? rule_rstd(rule, root) : mended_rstd(shifted, rule_rstd(rule, root));
+}
+
+/*
+ * The least that m2 / rule->count may be of a row of n elements, for squares below TINY_VAR have
+ * lost digits. -1: anything, for eps hides what was lost, or such a row is divided by the least
+ * length whatever its own is.
+ */
+INLINE double NAME(least_moment)(const norm_rule *rule, double n) {
+    const double tiny = TINY_VAR * (n / rule->count);
+    const bool hidden =
+        rule->least > 0 ? rule->least * rule->least >= 2 * tiny : rule->eps >= TINY_EPS;
+    return hidden ? -1 : tiny;
 }
 
 #endif

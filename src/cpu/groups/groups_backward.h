@@ -48,6 +48,7 @@ OUTLINE void NAME(group_wide_backward)(const group_backward_args *a, int row, bo
         .dx = a->dx ? a->dx + row * a->dx_pitch : NULL,
         .weight = weights ? weights + first : NULL,
         .weight_offset = a->weight_offset,
+        .rule = a->rule,
         .mean = stat_at(&a->mean, row),
         .rstd = stat_at(&a->rstd, row),
         .weight_span = a->span,
@@ -150,7 +151,7 @@ OUTLINE double NAME(group_xhat_sum)(const group_backward_args *a, int row,
 INLINE double NAME(group_mean_rest)(const group_backward_args *a, int row,
                                     NAME(row_gradient) constants, double sum) {
     const mean_reach reach = mean_reach_of(a->mean.type, DTYPE_OF(REAL_TOKEN) == DTYPE_F64);
-    const double inverse = 1.0 / (double)(a->channels * a->span);
+    const double inverse = a->rule.inverse;
     return rest_of_mean(&reach, &a->mean, row, sum * inverse, constants.mean, constants.rstd);
 }
 
@@ -191,7 +192,7 @@ INLINE void NAME(group_constants)(const group_backward_args *a, const bool rms,
                                   const planish_activation f, const bool alone,
                                   NAME(row_gradient) rows[], bool in_range[]) {
     const REAL *const weights = a->weight;
-    const double inverse = 1.0 / (double)(a->channels * a->span);
+    const double inverse = a->rule.inverse;
     const int64_t all = a->rows * a->channels;
     double delta[TOGETHER] = {0}, c1[TOGETHER] = {0}, c2[TOGETHER] = {0};
     NAME(channel_place) p = {0, 0};
@@ -221,7 +222,7 @@ INLINE void NAME(group_constants)(const group_backward_args *a, const bool rms,
                    : f == PLANISH_IDENTITY ? NAME(group_mean_rest)(a, r, rows[r], delta[r])
                                            : -(double)rows[r].shift;
         c1[r] = rms ? 0 : c1[r] * inverse;
-        c2[r] = c2[r] * inverse - c1[r] * delta[r];
+        c2[r] = rule_c2(&a->rule, c2[r] * inverse - c1[r] * delta[r], rows[r].rstd);
         for (int64_t c = 0; c < a->channels; c++)
             dweight[c] -= delta[r] * dbias[c];
         rows[r].shift = (REAL)-delta[r];

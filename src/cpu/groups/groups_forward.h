@@ -76,7 +76,7 @@ OUTLINE void NAME(group_wide_forward)(const group_forward_args *a, int row, bool
         .weight = weights ? weights + first : NULL,
         .bias = biases ? biases + first : NULL,
         .weight_offset = a->weight_offset,
-        .eps = a->eps,
+        .rule = a->rule,
         .mean = stat_at(&a->mean, row),
         .rstd = stat_at(&a->rstd, row),
         .m2 = stat_at(&a->m2, row),
@@ -93,7 +93,7 @@ OUTLINE void NAME(group_wide_forward)(const group_forward_args *a, int row, bool
 INLINE bool NAME(group_scales)(const group_forward_args *a, int first, int count, const bool rms,
                                NAME(row_scale) scale[]) {
     const forward_args row = {
-        .cols = a->channels * a->span, .eps = a->eps, .mean = a->mean, .rstd = a->rstd};
+        .cols = a->channels * a->span, .rule = a->rule, .mean = a->mean, .rstd = a->rstd};
     const ELEMENT_T *x[TOGETHER];
     double mean[TOGETHER] = {0}, excess[TOGETHER] = {0}, m2[TOGETHER], rstd[TOGETHER];
     if (count < 1) /* as in segment_moments */

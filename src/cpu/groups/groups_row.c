@@ -20,7 +20,7 @@ static void forward_rows(const cpu_job *job, const group_kernels *kernels, int64
         .weight = group_weights_at(job, 0, first),
         .bias = group_weights_at(job, 1, first),
         .weight_offset = p->weight_offset,
-        .eps = p->eps,
+        .rule = p->rule,
         .mean = run_stat(p, run, ROLE_MEAN),
         .rstd = run_stat(p, run, ROLE_RSTD),
         .m2 = run_stat(p, run, ROLE_M2),
@@ -50,6 +50,7 @@ static void backward_rows(const cpu_job *job, const group_kernels *kernels, int6
         .weight_step = p->kept[p->kept_count - 1].affine ? channels : 0,
         .weight = group_weights_at(job, 0, first),
         .weight_offset = p->weight_offset,
+        .rule = p->rule,
         .mean = run_stat(p, run, ROLE_MEAN),
         .rstd = run_stat(p, run, ROLE_RSTD),
         .prefetch_dx =

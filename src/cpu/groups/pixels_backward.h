@@ -54,7 +54,7 @@ OUTLINE void NAME(load_shifts)(const strip_backward_args *a, const NAME(strip_ch
 INLINE bool NAME(strip_constants)(const strip_backward_args *a, const NAME(strip_channels) * s,
                                   int64_t group, const bool rms, const planish_activation f) {
     const int64_t first = group * a->depth, last = first + a->depth;
-    const double inverse = 1.0 / (double)(a->depth * a->pixels);
+    const double inverse = a->rule.inverse;
     double delta = 0, c1 = 0, c2 = 0;
     for (int64_t c = first; c < last; c++) {
         delta += s->sums[0][c];
@@ -66,7 +66,7 @@ INLINE bool NAME(strip_constants)(const strip_backward_args *a, const NAME(strip
             : f == PLANISH_IDENTITY ? NAME(strip_mean_rest)(a, s, group, delta)
                                     : -(double)s->factor[NAME(F_SHIFT)][first];
     c1 = rms ? 0 : c1 * inverse;
-    c2 = c2 * inverse - c1 * delta;
+    c2 = rule_c2(&a->rule, c2 * inverse - c1 * delta, s->factor[NAME(F_RSTD)][first]);
     for (int64_t c = first; c < last; c++) {
         a->dweight[c] = s->sums[2][c] - delta * s->sums[1][c];
         a->dbias[c] = s->sums[1][c];
@@ -193,6 +193,7 @@ OUTLINE void NAME(strip_wide_backward)(const strip_backward_args *a, int64_t gro
         .dx_pitch = a->dx_pitch,
         .weight = weights ? weights + first : NULL,
         .weight_offset = a->weight_offset,
+        .rule = a->rule,
         .mean = stat_at(&a->mean, group),
         .rstd = stat_at(&a->rstd, group),
         .weight_span = a->pixels,

@@ -119,8 +119,8 @@ INLINE void NAME(merge_channels)(const NAME(strip_channels) * s, int64_t first, 
 INLINE bool NAME(strip_scales)(const strip_forward_args *a, const NAME(strip_channels) * s,
                                const bool rms) {
     const REAL *const weights = a->weight, *const biases = a->bias;
-    const double inverse = 1.0 / (double)(a->depth * a->pixels);
-    const double least = a->eps < TINY_EPS ? TINY_VAR : -1;
+    const double inverse = a->rule.inverse;
+    const double least = NAME(least_moment)(&a->rule, (double)(a->depth * a->pixels));
     bool all_in_range = true;
     for (int64_t g = 0; g < a->groups; g++) {
         const int64_t first = g * a->depth;
@@ -133,7 +133,7 @@ INLINE bool NAME(strip_scales)(const strip_forward_args *a, const NAME(strip_cha
         } else {
             pivot = rms ? 0 : s->factor[NAME(F_MEAN)][first];
             NAME(merge_channels)(s, first, a->depth, a->pixels, rms, &distance, &m2);
-            rstd = NAME(rstd_of)(m2, (double)(a->depth * a->pixels), a->eps);
+            rstd = NAME(rstd_of)(m2, &a->rule);
             in_range = m2 * inverse < BIG && m2 * inverse >= least;
         }
         const REAL mean = (REAL)(pivot + distance);
@@ -238,7 +238,7 @@ OUTLINE void NAME(strip_wide_forward)(const strip_forward_args *a, int64_t group
         .weight = weights ? weights + first : NULL,
         .bias = biases ? biases + first : NULL,
         .weight_offset = a->weight_offset,
-        .eps = a->eps,
+        .rule = a->rule,
         .mean = stat_at(&a->mean, group),
         .rstd = stat_at(&a->rstd, group),
         .m2 = stat_at(&a->m2, group),

@@ -82,8 +82,8 @@ INLINE NAME(row_gradient)
         const backward_args of_x = {.hints = a->hints, .cols = a->cols};
         NAME(gradient_totals)(&of_x, &x, &x, 1, false, &saved, total);
     }
-    *delta = rest_of_mean(&reach, &a->mean, row, total[0][0] * (1.0 / (double)a->cols), saved.mean,
-                          saved.rstd);
+    *delta =
+        rest_of_mean(&reach, &a->mean, row, total[0][0] * a->rule.inverse, saved.mean, saved.rstd);
     saved.shift = (REAL) - *delta;
     return saved;
 }
@@ -91,7 +91,7 @@ INLINE NAME(row_gradient)
 /* What the sums of a row give; false where something is out of range. */
 INLINE bool NAME(activated_constants)(const backward_args *a, NAME(activated_gradient) * g,
                                       double delta, REAL *kept) {
-    const double inverse = 1.0 / (double)a->cols;
+    const double inverse = a->rule.inverse;
     double sum[2] = {0}, rest[2] = {0};
     for (int64_t at = 0; at < a->cols; at += NAME(SEGMENT)) {
         VEC lanes[2];
@@ -103,7 +103,7 @@ INLINE bool NAME(activated_constants)(const backward_args *a, NAME(activated_gra
             exact_add(&sum[s], &rest[s], folded[s]);
     }
     const double c1 = a->kind == PLANISH_RMS ? 0 : (sum[0] + rest[0]) * inverse;
-    const double c2 = (sum[1] + rest[1]) * inverse - c1 * delta;
+    const double c2 = rule_c2(&a->rule, (sum[1] + rest[1]) * inverse - c1 * delta, g->row.rstd);
     g->row.c1 = (REAL)c1;
     g->row.minus_c2 = (REAL)-c2;
     return fabs(delta) < BIG && fabs(c1) < BIG && fabs(c2) < BIG;

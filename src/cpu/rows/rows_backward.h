@@ -22,7 +22,7 @@ INLINE bool NAME(row_constants)(const backward_args *a, int64_t row, const ELEME
 OUTLINE bool NAME(gradient_constants)(const backward_args *a, int64_t first,
                                       const ELEMENT_T *const x[], const ELEMENT_T *const dy[],
                                       int count, bool rms, NAME(row_gradient) row[]) {
-    const double inverse = 1.0 / (double)a->cols;
+    const double inverse = a->rule.inverse;
     const mean_reach reach = NAME(reach_of)(a, rms);
     double total[3][TOGETHER] = {{0}};
     double *const delta = total[0], *const c1 = total[1], *const c2 = total[2];
@@ -35,7 +35,7 @@ OUTLINE bool NAME(gradient_constants)(const backward_args *a, int64_t first,
                                                row[r].mean, row[r].rstd);
     for (int r = 0; r < TOGETHER; r++) {
         c1[r] *= inverse;
-        c2[r] = c2[r] * inverse - c1[r] * delta[r];
+        c2[r] = rule_c2(&a->rule, c2[r] * inverse - c1[r] * delta[r], row[r].rstd);
         out_of_range |= !(fabs(delta[r]) < BIG) | !(fabs(c1[r]) < BIG) | !(fabs(c2[r]) < BIG);
     }
     for (int r = 0; r < count; r++) {

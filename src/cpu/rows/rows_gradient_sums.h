@@ -103,7 +103,7 @@ INLINE void NAME(gradient_sums_as)(const backward_args *a, const ELEMENT_T *x, c
  */
 INLINE bool NAME(constants_of_one)(const backward_args *a, int64_t row, VEC xhat, VEC g, VEC gxhat,
                                    const bool rms, NAME(row_gradient) * of) {
-    const double inverse = 1.0 / (double)a->cols;
+    const double inverse = a->rule.inverse;
     const mean_reach reach = NAME(reach_of)(a, rms);
     const VEC zero = V(set1)(0);
     double delta = 0;
@@ -111,7 +111,8 @@ INLINE bool NAME(constants_of_one)(const backward_args *a, int64_t row, VEC xhat
     V(fold4)(rms ? zero : xhat, rms ? zero : g, gxhat, zero, sums);
     if (!rms && !a->x_is_xhat)
         delta = rest_of_mean(&reach, &a->mean, row, (double)sums[0] * inverse, of->mean, of->rstd);
-    const double c1 = (double)sums[1] * inverse, c2 = (double)sums[2] * inverse - c1 * delta;
+    const double c1 = (double)sums[1] * inverse;
+    const double c2 = rule_c2(&a->rule, (double)sums[2] * inverse - c1 * delta, of->rstd);
     of->shift = (REAL)-delta;
     of->c1 = (REAL)c1;
     of->minus_c2 = (REAL)-c2;

@@ -31,14 +31,14 @@ INLINE void NAME(half_rows_at)(const backward_args *a, int64_t first, int count,
 /* c1 and c2 of `count` rows; false where one is out of range, and then nothing is written. */
 INLINE bool NAME(half_statistics)(const backward_args *a, int64_t first, int count, bool rms,
                                   const NAME(half_rows) * of) {
-    const double inverse = 1.0 / (double)a->cols;
+    const double inverse = a->rule.inverse;
     double total[3][TOGETHER] = {{0}};
     double *const c1 = total[1], *const c2 = total[2];
     NAME(gradient_totals)(a, of->x, of->dy, count, rms, of->row, total);
     int out_of_range = 0;
     for (int r = 0; r < count; r++) {
         c1[r] *= inverse;
-        c2[r] = c2[r] * inverse - c1[r] * of->delta[r];
+        c2[r] = rule_c2(&a->rule, c2[r] * inverse - c1[r] * of->delta[r], of->row[r].rstd);
         out_of_range |= !(fabs(total[0][r] * inverse) < BIG) | !(fabs(of->delta[r]) < BIG) |
                         !(fabs(c1[r]) < BIG) | !(fabs(c2[r]) < BIG);
     }

@@ -69,21 +69,29 @@ INLINE void NAME(mend_rstds)(const rows_f64 *v, rows_f64 *rstd) {
     *rstd = (rows_f64)(((rows_mask)mended & sound) | ((rows_mask)was & ~sound));
 }
 
+/* rule_rstd of rows that are shorter than the least length. */
+INLINE void NAME(clamp_rstds)(const norm_rule *rule, const rows_mask *clamped, rows_f64 *rstd) {
+    const rows_f64 most = {1 / rule->least, 1 / rule->least, 1 / rule->least, 1 / rule->least};
+    *rstd = (rows_f64)(((rows_mask)most & *clamped) | ((rows_mask)*rstd & ~*clamped));
+}
+
 /* Mean and rstd of TOGETHER rows from their moments. False where one is out of the compute type's
  * range: the arithmetic is done for all lanes, so that it runs in vectors. */
 INLINE bool NAME(finish_moments)(const forward_args *a, const double m2[TOGETHER],
                                  double rstd[TOGETHER]) {
-    const double inverse = 1.0 / (double)a->cols, eps = a->eps;
-    const double least = eps < TINY_EPS ? TINY_VAR : -1;
+    const norm_rule *const rule = &a->rule;
+    const double least = NAME(least_moment)(rule, (double)a->cols);
     rows_f64 sum;
     memcpy(&sum, m2, sizeof sum);
-    const rows_f64 var = sizeof(REAL) == 8 ? sum / (double)a->cols : sum * inverse;
-    const rows_f64 shifted = var + eps;
+    const rows_f64 var = sizeof(REAL) == 8 ? sum / rule->count : sum * rule->inverse;
+    const rows_f64 shifted = var + rule->eps;
     rows_f64 root = shifted;
     group_sqrt(&root);
+    const rows_mask clamped = root < rule->least;
     root = 1 / root;
     if (sizeof(REAL) == 8)
         NAME(mend_rstds)(&shifted, &root);
+    NAME(clamp_rstds)(rule, &clamped, &root);
     memcpy(rstd, &root, sizeof root);
     const rows_mask in_range = (var < BIG) & (var >= least);
     return group_all(&in_range);

@@ -51,7 +51,7 @@ INLINE void NAME(mend)(const mean_reach *reach, rows_f64 *delta, const REAL mean
 INLINE bool NAME(constants_of)(const backward_args *a, int64_t first, const mean_reach *reach,
                                const REAL xhat[], const REAL g[], const REAL gxhat[], int r,
                                const bool rms, NAME(row_gradients) * rows) {
-    const double inverse = 1.0 / (double)a->cols, inverse_delta = a->x_is_xhat ? 0 : inverse;
+    const double inverse = a->rule.inverse, inverse_delta = a->x_is_xhat ? 0 : inverse;
     NAME(rows_real) sum_xhat, sum_g, sum_gxhat;
     memcpy(&sum_xhat, xhat + r, sizeof sum_xhat);
     memcpy(&sum_g, g + r, sizeof sum_g);
@@ -64,7 +64,11 @@ INLINE bool NAME(constants_of)(const backward_args *a, int64_t first, const mean
     else if (!rms)
         NAME(mend)(reach, &delta, rows->mean + r, rows->rstd + r);
     const rows_f64 c1 = __builtin_convertvector(sum_g, rows_f64) * inverse;
-    const rows_f64 c2 = __builtin_convertvector(sum_gxhat, rows_f64) * inverse - c1 * delta;
+    rows_f64 c2 = __builtin_convertvector(sum_gxhat, rows_f64) * inverse - c1 * delta;
+    NAME(rows_real) rstd;
+    memcpy(&rstd, rows->rstd + r, sizeof rstd);
+    const rows_mask clamped = __builtin_convertvector(rstd, rows_f64) >= a->rule.clamped;
+    c2 = (rows_f64)((rows_mask)c2 & ~clamped);
     const NAME(rows_real) shift = __builtin_convertvector(-delta, NAME(rows_real));
     const NAME(rows_real) mean_g = __builtin_convertvector(c1, NAME(rows_real));
     const NAME(rows_real) minus_c2 = __builtin_convertvector(-c2, NAME(rows_real));

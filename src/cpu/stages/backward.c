@@ -72,7 +72,7 @@ static row_moments moments_of(const problem *p, const row_run *run, int64_t r) {
     const row_stat of_scale = run_stat(p, run, running ? ROLE_RUNNING_VAR : ROLE_RSTD);
     const double scale = stat_load(&of_scale, r);
     return (row_moments){mean.data ? stat_load(&mean, r) : 0,
-                         running ? running_rstd(scale, p->eps) : scale};
+                         running ? running_rstd(scale, p->rule.eps) : scale};
 }
 
 /* What makes xhat of s, by statistics as the row kernels take them: a saved mean is mended, unless
@@ -204,6 +204,7 @@ static void norm_rows(stages_block *b, const row_run *run, int64_t r, int64_t ro
         .dx_pitch = (int64_t)b->row_bytes,
         .weight = gather_shared(b, ROLE_WEIGHT, data_at(run, ROLE_WEIGHT, r), ROW_WEIGHT),
         .weight_offset = p->weight_offset,
+        .rule = p->rule,
         .mean = stat_at(&mean, r),
         .rstd = stat_at(&rstd, r),
         .traffic = TRAFFIC_CACHED,

@@ -152,7 +152,7 @@ static void use_doubles(const problem *p, const row_run *run, int64_t i, row_dou
                    var = run_stat(p, run, ROLE_RUNNING_VAR);
     for (int64_t k = 0; k < args->rows; k++) {
         own->mean[k] = stat_load(&mean, i + k);
-        own->rstd[k] = running_rstd(stat_load(&var, i + k), p->eps);
+        own->rstd[k] = running_rstd(stat_load(&var, i + k), p->rule.eps);
     }
 }
 
@@ -184,7 +184,7 @@ static void norm(stages_block *b, const row_run *run, int64_t i, int64_t count, 
         .weight = weighs ? operand(b, run, i, ROLE_WEIGHT, STAGES_WEIGHT) : NULL,
         .bias = weighs ? operand(b, run, i, ROLE_BIAS, STAGES_BIAS) : NULL,
         .weight_offset = p->weight_offset,
-        .eps = p->eps,
+        .rule = p->rule,
         .mean = stat_at(&mean, i),
         .rstd = stat_at(&rstd, i),
         .given = p->pass == PLANISH_APPLY,

@@ -74,15 +74,18 @@ int stages_describe(const problem *p, char *text, size_t bytes) {
                                               "+gelu_tanh", "+relu6", "+hardswish"};
     const stages *s = &p->stages;
     const bool before = has(p, ROLE_GATE) && s->gate == PLANISH_GATE_BEFORE;
-    return snprintf(
-        text, bytes, "%s%s%s%s%s%s%s%s%s%s%s%s%s%s", before ? "gate+" : "",
-        has_column(p) ? "column_scale+" : "", has(p, ROLE_ROW_SCALE) ? "row_scale+" : "",
-        s->dropout_p > 0 || has(p, ROLE_MASK) ? "dropout+" : "",
-        has(p, ROLE_RESIDUAL) ? "residual+" : "", p->kind == PLANISH_RMS ? "rms" : "layer",
-        s->rounding == PLANISH_ROUND_XHAT ? "+round_xhat" : "",
-        has_modulation(p) ? "+modulation" : "",
-        has(p, ROLE_ADDEND) || has(p, ROLE_DADDEND) ? "+addend" : "", activations[p->activation],
-        has(p, ROLE_GATE) && !before ? "+gate" : "", has(p, ROLE_Q) ? "+" : "",
-        has(p, ROLE_Q) ? dtype_name(p->dtypes[ROLE_Q]) : "",
-        has(p, ROLE_RUNNING_MEAN) || has(p, ROLE_RUNNING_VAR) ? "+running" : "");
+    return snprintf(text, bytes, "%s%s%s%s%s%s%s%s%s%s%s%s%s%s", before ? "gate+" : "",
+                    has_column(p) ? "column_scale+" : "",
+                    has(p, ROLE_ROW_SCALE) ? "row_scale+" : "",
+                    s->dropout_p > 0 || has(p, ROLE_MASK) ? "dropout+" : "",
+                    has(p, ROLE_RESIDUAL) ? "residual+" : "",
+                    rule_is_l2(&p->rule)     ? "l2"
+                    : p->kind == PLANISH_RMS ? "rms"
+                                             : "layer",
+                    s->rounding == PLANISH_ROUND_XHAT ? "+round_xhat" : "",
+                    has_modulation(p) ? "+modulation" : "",
+                    has(p, ROLE_ADDEND) || has(p, ROLE_DADDEND) ? "+addend" : "",
+                    activations[p->activation], has(p, ROLE_GATE) && !before ? "+gate" : "",
+                    has(p, ROLE_Q) ? "+" : "", has(p, ROLE_Q) ? dtype_name(p->dtypes[ROLE_Q]) : "",
+                    has(p, ROLE_RUNNING_MEAN) || has(p, ROLE_RUNNING_VAR) ? "+running" : "");
 }

@@ -291,6 +291,8 @@ static void batch_launch_arguments(const cuda_plan *plan, void *const buffers[RO
         .run_divisor = divisor_of(most_i64(run_steps, 2)),
         .cols = (double)plan->cols,
         .eps = plan->eps,
+        .count = plan->problem->rule.count,
+        .clamped = plan->problem->rule.clamped,
         .momentum = plan->problem->momentum,
         .eps_is_small = plan->eps < 1e-30};
     for (int i = 0; i < count; i++) {

@@ -167,6 +167,7 @@ static void channels_launch_arguments(const cuda_plan *plan, void *const buffers
         .mean_image = plan->stride[ROLE_MEAN] * role_bytes(spec, ROLE_MEAN),
         .rstd_image = plan->stride[ROLE_RSTD] * role_bytes(spec, ROLE_RSTD),
         .eps = plan->eps,
+        .clamped = plan->problem->rule.clamped,
         .eps_is_small = plan->eps < 1e-30,
         .dsum = buffers[ROLE_DSUM],
         .dsum_image = plan->stride[ROLE_DSUM] * role_bytes(spec, ROLE_DSUM)};

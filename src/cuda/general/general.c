@@ -231,6 +231,7 @@ static void general_launch_arguments(const cuda_plan *plan, void *const buffers[
         a->inner_size = size_of(&axes, kernel, false);
         a->parts = plan->partials;
         a->eps = plan->eps;
+        a->clamped = plan->problem->rule.clamped;
         a->outer = append_axes(&axes, kernel, true, a, 0);
         a->inner = append_axes(&axes, kernel, false, a, a->outer);
         set_grid(plan, &launches[i]);

@@ -306,6 +306,7 @@ static void groups_launch_arguments(const cuda_plan *plan, void *const buffers[R
             .mean_stride = plan->stride[ROLE_MEAN] * role_bytes(spec, ROLE_MEAN),
             .rstd_stride = plan->stride[ROLE_RSTD] * role_bytes(spec, ROLE_RSTD),
             .eps = plan->eps,
+            .clamped = plan->problem->rule.clamped,
             .eps_is_small = plan->eps < 1e-30,
             .dsum = buffers[ROLE_DSUM],
             .dsum_image = plan->stride[ROLE_DSUM] * role_bytes(spec, ROLE_DSUM)};

@@ -234,7 +234,7 @@ static int blocks_geometry(cuda_spec *spec, const backward_row *r) {
     if (halves && r->cols > 2 * t->cluster_cols && r->cols <= t->hold_cols &&
         limits->max_cluster >= 16 && spec->activation == PLANISH_IDENTITY) {
         /* RMSNorm with dbias has no registers for four. */
-        const bool few = (spec->kind == PLANISH_RMS && spec->want_dbias) ||
+        const bool few = (spec->kind != PLANISH_LAYER && spec->want_dbias) ||
                          spec->type[ROLE_DSUM] != DTYPE_NONE; /* whose ring takes its share */
         s = hold_spread(t, r->chunks, few ? 3 : 4);
         c->hold = HOLD_IN_RING;

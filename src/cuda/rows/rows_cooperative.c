@@ -22,7 +22,7 @@ void cooperative_geometry(cuda_plan *plan, int bytes, const cuda_limits *limits)
     const int most_lanes = (forward ? t->threads : t->summed_threads) / blocks;
     const int held = limits->multiprocessors * blocks;
     int group = ceil_div(chunks, most_lanes * most_vecs), vecs = 1;
-    if (forward && main->kind == PLANISH_RMS && bytes == 4 && group > t->few_blocks) {
+    if (forward && main->kind != PLANISH_LAYER && bytes == 4 && group > t->few_blocks) {
         most_vecs = t->rms_vecs;
         group = ceil_div(chunks, most_lanes * most_vecs);
     }

@@ -13,7 +13,7 @@ static void warp_geometry(cuda_spec *spec, const rows_forward_tuning *t, int byt
     int threads = t->threads;
     if (role_bytes(spec, ROLE_X) != 2 || c->width != 8 || spec->activation != PLANISH_IDENTITY)
         return;
-    if (spec->kind == PLANISH_RMS && spec->type[ROLE_BIAS] == DTYPE_NONE) {
+    if (spec->kind != PLANISH_LAYER && spec->type[ROLE_BIAS] == DTYPE_NONE) {
         c->early = EARLY_IN_REGISTERS;
         threads = bytes > 2 ? t->early_threads : threads;
     } else {

@@ -355,6 +355,7 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
                                 .index_inner = at->index[1],
                                 .dropped = stages_dropped(plan->problem->stages.dropout_p),
                                 .keep_factor = keep,
+                                .clamped = plan->problem->rule.clamped,
                                 .parts = (uint32_t)at->parts};
     for (role r = 0; r < ROLE_COUNT; r++) {
         const int64_t bytes = role_bytes(spec, r);

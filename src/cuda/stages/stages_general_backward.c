@@ -160,6 +160,7 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
         a->kept = 1 / (1 - plan->problem->stages.dropout_p);
         if (spec->stages_back.single)
             a->kept = (float)a->kept;
+        a->clamped = plan->problem->rule.clamped;
         a->outer_size = size_of(&axes, spec, true);
         a->inner_size = size_of(&axes, spec, false);
         a->outer = append_axes(&axes, spec, true, a, 0);

@@ -38,7 +38,7 @@ static bool is_gate_alone(const cuda_spec *spec) {
     for (role r = NORM_ROLES; r < ROLE_COUNT; r++)
         if (r != ROLE_GATE && r != ROLE_BRANCH && spec->type[r] != DTYPE_NONE)
             return false;
-    return spec->stages.gate_in_shared && spec->kind == PLANISH_RMS &&
+    return spec->stages.gate_in_shared && spec->kind != PLANISH_LAYER &&
            spec->activation == PLANISH_IDENTITY && !spec->stages.round_xhat &&
            !spec->stages.dropout && spec->type[ROLE_BIAS] == DTYPE_NONE &&
            role_bytes(spec, ROLE_X) == 2 && role_bytes(spec, ROLE_BRANCH) == 2 &&

@@ -1,5 +1,6 @@
 #include "emulate_case.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -110,8 +111,28 @@ bool next_of_stages(uint64_t *seed) {
     return is_chosen(stages_made++, all_stages_run() ? 1 : chosen.share / STAGES_SHARE);
 }
 
+bool cases_are_l2;
+
+bool case_becomes_l2(planish_kind *kind, double *eps, int ndim, const int64_t *shape,
+                     uint64_t reduce_axes) {
+    static int turn;
+    double cols = 1;
+    if (!cases_are_l2)
+        return true;
+    if (*kind != PLANISH_RMS)
+        return false;
+    for (int i = 0; i < ndim; i++)
+        cols *= reduce_axes >> i & 1 ? (double)shape[i] : 1;
+    *kind = PLANISH_L2;
+    if (turn++ % 2 && *eps == 1e-5)
+        *eps = sqrt(cols);
+    return true;
+}
+
 void emulate_case(norm_case c) {
     char text[512];
+    if (!case_becomes_l2(&c.kind, &c.eps, c.ndim, c.shape, c.reduce_axes))
+        return;
     if (!is_chosen(made++, chosen.share))
         return;
     c.seed = (uint64_t)(made + chosen.other_numbers);

@@ -23,6 +23,13 @@ void choose_cases(case_choice choice);
  * whatever it was. */
 void emulate_case(norm_case c);
 
+/* While this is set, no case runs but those of RMS norms, which become L2 norms: every other one
+ * with an eps for which about half of the rows of normal numbers are too short. */
+extern bool cases_are_l2;
+/* Makes a case of such rows one of those; false: it does not run. */
+bool case_becomes_l2(planish_kind *kind, double *eps, int ndim, const int64_t *shape,
+                     uint64_t reduce_axes);
+
 /* The case with such numbers, and its forward, but that of subnormal numbers. */
 void emulate_numbers(norm_case c, numbers n);
 

@@ -34,6 +34,8 @@ static void forward_again(const staged_case *c, uint64_t digest) {
 
 void emulate_forward(const char *name, staged_case c) {
     staged_run r;
+    if (!case_becomes_l2(&c.op.kind, &c.op.eps, c.ndim, c.shape, c.op.reduce_axes))
+        return;
     if (!begin(name, &c.seed))
         return;
     staged_make(&r, &c);
@@ -63,6 +65,8 @@ static void without_y(staged_case c, staged_run *with) {
 
 void emulate_quantised(const char *name, staged_case c) {
     staged_run r;
+    if (!case_becomes_l2(&c.op.kind, &c.op.eps, c.ndim, c.shape, c.op.reduce_axes))
+        return;
     if (!begin(name, &c.seed))
         return;
     staged_make(&r, &c);
@@ -83,6 +87,8 @@ static bool run_backward(backward_run *r, schedule how) {
 
 void emulate_backward(const char *name, backward_case c) {
     backward_run r, again;
+    if (!case_becomes_l2(&c.op.kind, &c.op.eps, c.ndim, c.shape, c.op.reduce_axes))
+        return;
     if (!begin(name, &c.seed))
         return;
     backward_make(&r, &c);
@@ -123,6 +129,10 @@ void emulate_pair(const char *name, norm_case first, norm_case second) {
     bundle b[2];
     unsigned char *kept[2][PARTS];
     uint64_t seed;
+    if (!case_becomes_l2(&first.kind, &first.eps, first.ndim, first.shape, first.reduce_axes) ||
+        !case_becomes_l2(&second.kind, &second.eps, second.ndim, second.shape, second.reduce_axes))
+        return;
+    second.eps = first.eps;
     if (!begin(name, &seed))
         return;
     first.seed = 2 * seed, second.seed = 2 * seed + 1;

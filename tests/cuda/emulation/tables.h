@@ -98,4 +98,9 @@ void table_stages_quantised(void);
 void table_stages_backward(void);
 void table_pairs(void);
 
+/* table_l2.c */
+void table_l2_rows(void);
+void table_l2_images(void);
+void table_l2_stages(void);
+
 #endif

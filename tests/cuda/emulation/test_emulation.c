@@ -88,6 +88,9 @@ int main(int argc, char **argv) {
         {"parts otherwise", table_parts_otherwise},
         {"strips large", table_strips_large},
         {"strips ahead", table_strips_ahead},
+        {"l2 rows", table_l2_rows},
+        {"l2 images", table_l2_images},
+        {"l2 stages", table_l2_stages},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (!only[0] || !strcmp(only, tables[i].name))

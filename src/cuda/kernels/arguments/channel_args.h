@@ -12,6 +12,7 @@ typedef struct channels_args {
     u32 eps_is_small; /* below 1e-30: squares may have to be scaled up */
     const void *dsum;
     i64 dsum_image;
+    double clamped; /* common/rule.cu */
 } channels_args;
 
 #endif

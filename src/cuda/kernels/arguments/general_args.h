@@ -19,6 +19,7 @@ typedef struct general_args {
     double eps;
     int outer, inner; /* axes of each list, outer ones first */
     general_axis axis[GENERAL_AXES];
+    double clamped; /* common/rule.cu */
 } general_args;
 
 #endif

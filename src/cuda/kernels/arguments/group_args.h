@@ -16,6 +16,7 @@ typedef struct groups_args {
     u32 eps_is_small;
     const void *dsum;
     i64 dsum_image;
+    double clamped; /* common/rule.cu */
 } groups_args;
 
 #endif

@@ -70,6 +70,7 @@ typedef struct row_backward_args {
     i64 x_slice, dy_slice, dx_slice, mean_slice, rstd_slice, weight_slice, bias_slice;
     i64 dweight_slice, dbias_slice; /* from slice to slice */
     pair_place place;
+    double clamped; /* common/rule.cu */
 } row_backward_args;
 
 /* Of rows with a modulation alone (stages/modulated_backward.cu), whose slices are the samples. */
@@ -96,6 +97,7 @@ typedef struct row_long_args {
     i64 rows, x_stride, dy_stride, dx_stride, mean_stride, rstd_stride; /* from row to row */
     const void *dsum;
     i64 dsum_stride;
+    double clamped; /* common/rule.cu */
 } row_long_args;
 
 #endif

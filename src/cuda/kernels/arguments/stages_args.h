@@ -30,6 +30,7 @@ typedef struct stages_backward_args {
     double keep_factor;
     u32 parts; /* blocks, or clusters of them, that share the rows */
     u32 alone; /* no other block has rows */
+    double clamped; /* common/rule.cu */
 } stages_backward_args;
 
 #endif

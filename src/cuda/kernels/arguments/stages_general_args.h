@@ -90,6 +90,7 @@ typedef struct stages_general_backward_args {
     i64 outer_size, inner_size;
     int outer, inner; /* axes of each list, outer ones first */
     stages_general_backward_axis axis[STAGES_GENERAL_AXES];
+    double clamped; /* common/rule.cu */
 } stages_general_backward_args;
 
 #endif

@@ -6,7 +6,7 @@
 #include "../common/quotient.cu"
 #include "../common/saved_mean.cu"
 
-constexpr bool LAYER = KIND == 0;
+#include "../common/rule.cu"
 constexpr bool STATISTICS = PASS == 3; /* m2 stands in the place of rstd, and there is no y */
 constexpr bool FORWARD = PASS == 0 || STATISTICS, BACKWARD = PASS == 1, GIVEN = PASS == 4;
 constexpr int THREADS = WARPS * WARP;
@@ -352,7 +352,7 @@ __device__ __forceinline__ row_constants forward_constants(const batch_args &arg
     const double delta = LAYER ? v[0] / args.cols : 0;
     const double found = v[1] - delta * v[0], squares = found < 0 ? 0 : found;
     const real mean = (real)(pivot + delta), rest = (real)((pivot - (double)mean) + delta);
-    const real rstd = reciprocal_root(squares / args.cols + args.eps);
+    const real rstd = reciprocal_root(with_eps(squares / args.count, args.eps));
     if (saves) {
         if constexpr (LAYER && MEAN_TYPE != NONE)
             store_pair<MEAN_TYPE>(row_of(args.mean, n), mean, rest);
@@ -376,7 +376,7 @@ __device__ __forceinline__ row_constants backward_constants(const batch_args &ar
     const double product = v[1] - rest * v[0];
     row_constants c = k.constants;
     if (!MEANS_GIVEN && !FROZEN) {
-        const double c2 = product / args.cols * rstd * rstd;
+        const double c2 = c2_of(product / args.count * rstd * rstd, rstd, args.clamped);
         c.c2 = (real)c2;
         c.c1 = LAYER ? (real)(v[0] / args.cols - rest * c2) : 0;
     }

@@ -141,15 +141,16 @@ __device__ __forceinline__ void sum_gradients(const channels_args &args, const p
 
 /* c1, c2 and what the saved mean of a pixel leaves of xhat (saved_mean.cu), from its sums. */
 __device__ __forceinline__ void set_common(const channels_args &args, const place &p, int pixel, const total *v) {
-    total delta = CORRECT ? v[2] * (total)(1.0 / COLS) : 0;
+    total delta = CORRECT ? v[2] * (total)(1.0 / count_of(COLS)) : 0;
     if constexpr (CORRECT && MEAN_IS_EXACT)
         delta = pixel < p.pixels
                     ? rest_of(load_chunk<8, 8>(saved_mean_at(args, p, pixel))) * p.saved[TILE_PIXELS + pixel]
                     : 0;
     else if (CORRECT && !is_rounding<float>((float)delta, p.saved[pixel], p.saved[TILE_PIXELS + pixel]))
         delta = 0;
-    const total c2 = multiply_add(-delta, v[0], v[1]) * (total)(1.0 / COLS);
-    const total c1 = v[0] * (total)(1.0 / COLS);
+    const total both = multiply_add(-delta, v[0], v[1]) * (total)(1.0 / count_of(COLS));
+    const total c2 = c2_of(both, L2 ? p.saved[TILE_PIXELS + pixel] : 0, args.clamped);
+    const total c1 = v[0] * (total)(1.0 / count_of(COLS));
     p.moments[pixel] = {(float)c1, (float)c2, (float)delta, 0};
 }
 

@@ -167,9 +167,9 @@ template <bool SCALED>
 __device__ __forceinline__ int set_moments(const channels_args &args, const place &p, int pixel,
                                            const pixel_moments &m, float scale) {
     typedef typename total_of<HALF && WHOLE >= 4 && !SCALED>::type wide;
-    wide delta = LAYER ? (wide)m.sum * (wide)(1.0 / COLS) : 0;
+    wide delta = LAYER ? (wide)m.sum * (wide)(1.0 / count_of(COLS)) : 0;
     wide variance = (LAYER ? multiply_add(-(wide)m.sum, delta, (wide)m.squares) : (wide)m.squares) *
-                    (wide)(1.0 / COLS);
+                    (wide)(1.0 / count_of(COLS));
     if (variance < 0)
         variance = 0;
     wide pivot = (wide)m.pivot;
@@ -183,7 +183,7 @@ __device__ __forceinline__ int set_moments(const channels_args &args, const plac
                        : !(m.squares < (total)1e36)                ? 1
                        : args.eps_is_small && m.squares < (total)1e-28 ? -1
                                                                    : 0;
-    const real rstd = reciprocal_root(variance + (wide)args.eps);
+    const real rstd = reciprocal_root(with_eps(variance, (wide)args.eps));
     const float mean = (float)(pivot + delta);
     p.moments[pixel] = {mean, -(float)((pivot - mean) + delta) * rstd, rstd,
                         SCALED ? scale : (float)beyond};

@@ -7,7 +7,7 @@
 #include "../common/fusion.cu"
 #include "../common/saved_mean.cu"
 
-constexpr bool LAYER = KIND == 0;
+#include "../common/rule.cu"
 constexpr bool FORWARD = PASS == 0;
 constexpr bool FLAT = TILE_PIXELS == PIXELS;
 constexpr int THREADS = WARPS * WARP;

@@ -35,7 +35,7 @@ typedef general_args axes_args;
 #include "../common/fusion.cu"
 #include "../common/saved_mean.cu"
 
-constexpr bool LAYER = KIND == 0;
+#include "../common/rule.cu"
 constexpr int C1_TYPE = TYPES[ROLE_C1], C2_TYPE = TYPES[ROLE_C2];
 /* The halves of a backward; GIVEN: c1 and c2 are. */
 constexpr bool FROM_Y = PASS == 2, MAKES_C = PASS == 5, GIVEN = PASS == 1 && C2_TYPE != NONE;
@@ -137,7 +137,7 @@ __device__ __forceinline__ void forward_row(const axes_args &args, const thread_
         }
     } else {
         m = moments_of(args, t, room);
-        rstd = reciprocal_root(m.squares / (double)args.inner_size + args.eps);
+        rstd = reciprocal_root(with_eps(m.squares / count_of((double)args.inner_size), args.eps));
         if (t.there && t.slice == 0) {
             write<MEAN_TYPE>(args, t.row, MEAN, m.pivot + m.delta);
             write<RSTD_TYPE>(args, t.row, RSTD, rstd);
@@ -204,7 +204,7 @@ __device__ __forceinline__ void backward_row(const axes_args &args, const thread
     const double found = LAYER && !FROM_Y && !ACTIVE ? v[2] / n : 0, factor = FROM_Y ? 1 : rstd;
     const double delta = is_rounding<double>(found, mean, 1) ? found : 0;
     const double c1 = LAYER ? v[0] / n : 0;
-    const double c2 = multiply_add(-delta, v[0], v[1]) / n * factor;
+    const double c2 = c2_of(multiply_add(-delta, v[0], v[1]) / count_of(n) * factor, rstd, args.clamped);
     if (DX_TYPE == NONE) {
         if (t.there && t.slice == 0)
             write<F64>(args, t.row, DELTA, known + delta);
@@ -235,9 +235,9 @@ __device__ __forceinline__ void statistics_of_backward(const axes_args &args, co
     }
     add_slices<2>(room, v);
     if (t.there && t.slice == 0) {
-        const double inverse = args.inner_size ? 1.0 / (double)args.inner_size : 0;
+        const double inverse = args.inner_size ? 1.0 / count_of((double)args.inner_size) : 0;
         write<C1_TYPE>(args, t.row, C1, v[0] * inverse);
-        write<C2_TYPE>(args, t.row, C2, v[1] * inverse);
+        write<C2_TYPE>(args, t.row, C2, c2_of(v[1] * inverse, rstd, args.clamped));
     }
 }
 

@@ -323,7 +323,7 @@ __device__ __forceinline__ void backward_row(const groups_args &args, i64 row, c
     sum_of_row(r, sums, total);
     if (CLUSTER > 1)
         sum_over_cluster(total, cluster, round);
-    const common c = common_of(total, r.of.mean, r.of.rest, r.of.rstd);
+    const common c = common_of(args, total, r.of.mean, r.of.rest, r.of.rstd);
     if constexpr (DX_TYPE != NONE)
         write_segments(r, sums, c, dy, dsum,
                        (char *)args.out + image * args.out_image + begin * bytes_of(OUT_TYPE));

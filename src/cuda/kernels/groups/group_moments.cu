@@ -121,7 +121,7 @@ __device__ __forceinline__ void backward_moments(const groups_args &args, i64 ro
     }
     sum_over_block<3>(total, room);
     const float mean = saved_mean(args, row), rest = saved_rest(args, row), rstd = saved_rstd(args, row);
-    const common c = common_of(total, mean, rest, rstd);
+    const common c = common_of(args, total, mean, rest, rstd);
     if (threadIdx.x == 0) {
         float *to = args.moments + row * 8;
         to[0] = c.c1;

@@ -85,7 +85,8 @@ __device__ __forceinline__ void sum_channels(const tile_place &p) {
 }
 
 /* What a row's elements have in common, of every row; a row that a cluster shares in its first warp. */
-__device__ __forceinline__ void set_rows(const tile_place &p, cluster_room &cluster, u32 round) {
+__device__ __forceinline__ void set_rows(const groups_args &args, const tile_place &p, cluster_room &cluster,
+                                         u32 round) {
     constexpr int TEAM = team_of(TILE_DEPTH);
     tile_numbers &n = *p.numbers;
     const int lane = threadIdx.x % WARP;
@@ -111,7 +112,7 @@ __device__ __forceinline__ void set_rows(const tile_place &p, cluster_room &clus
         if (lane % TEAM || row >= p.rows)
             continue;
         const saved of = p.saved_in(row);
-        const common c = common_of(total, of.mean, of.rest, of.rstd);
+        const common c = common_of(args, total, of.mean, of.rest, of.rstd);
         const row_factors f = factors_of(of, c);
         n.row[row].slope = f.slope;
         n.row[row].constant = f.constant;
@@ -188,7 +189,7 @@ __device__ __forceinline__ void backward_tiles(const groups_args &args) {
             sum_channels(p);
             __syncthreads();
         }
-        set_rows(p, cluster, round);
+        set_rows(args, p, cluster, round);
         __syncthreads();
         add_tile(p);
         if constexpr (DX_TYPE != NONE)

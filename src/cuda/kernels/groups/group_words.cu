@@ -6,7 +6,7 @@
 #include "../common/fusion.cu"
 #include "../common/saved_mean.cu"
 
-constexpr bool LAYER = KIND == 0;
+#include "../common/rule.cu"
 constexpr bool FORWARD = PASS == 0;
 constexpr int THREADS = WARPS * WARP;
 constexpr bool WIDE_RANGE = FORWARD && (X_TYPE == F32 || X_TYPE == BF16);
@@ -116,11 +116,11 @@ struct moments {
 /* Of the sums a and b about `pivot`, of elements that were scaled by 1 / back. */
 __device__ __forceinline__ moments moments_of(double pivot, double a, double b, double back,
                                               double eps) {
-    constexpr double each = 1.0 / (double)ROW;
+    constexpr double each = 1.0 / count_of(ROW);
     const double delta = LAYER ? a * each : 0;
     const double variance = (b - delta * a) * each;
     const double mean = (pivot + delta) * back;
-    const real rstd = reciprocal_root((variance < 0 ? 0 : variance) * back * back + eps);
+    const real rstd = reciprocal_root(with_eps((variance < 0 ? 0 : variance) * back * back, eps));
     return {(float)mean, (float)((pivot * back - (float)mean) + delta * back), rstd};
 }
 __device__ __forceinline__ void save_moments(const groups_args &args, i64 row, const moments &m) {
@@ -134,13 +134,13 @@ struct common {
 };
 
 /* Of a row's sums: of g, g * xhat and xhat by its saved moments. */
-__device__ __forceinline__ common common_of(const double *v, float mean, float rest, float rstd) {
-    constexpr double each = 1.0 / (double)ROW;
+__device__ __forceinline__ common common_of(const groups_args &args, const double *v, float mean, float rest, float rstd) {
+    constexpr double each = 1.0 / count_of(ROW);
     double delta = CORRECT ? v[2] * each : 0;
     if (CORRECT && MEAN_IS_EXACT)
         delta = rest * rstd;
     else if (CORRECT && !is_rounding<float>((float)delta, mean, rstd))
         delta = 0;
-    return {LAYER ? (float)(v[0] * each) : 0, (float)((v[1] - delta * v[0]) * each), (float)delta};
+    return {LAYER ? (float)(v[0] * each) : 0, (float)c2_of((v[1] - delta * v[0]) * each, rstd, args.clamped), (float)delta};
 }
 

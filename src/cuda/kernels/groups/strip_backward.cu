@@ -141,8 +141,10 @@ __device__ __forceinline__ void found_common(const groups_args &args, const stri
         mean = saved_mean(args, row);
         rest = saved_rest(args, row);
         rstd = saved_rstd(args, row);
+    } else if constexpr (L2) {
+        rstd = saved_rstd(args, row);
     }
-    const common c = common_of(v, mean, rest, rstd);
+    const common c = common_of(args, v, mean, rest, rstd);
     float *found = found_of(group);
     found[0] = c.c1;
     found[1] = c.c2;

@@ -102,7 +102,7 @@ __device__ __forceinline__ void row_turns(const row_args &args, team_state &t, c
         barrier(1, ALL_THREADS);
         if (turn >= DELAY) {
             const entry s = room.sums[turn & 1];
-            const row_factors f = factors_of(s.sum, mean, (real)rstd);
+            const row_factors f = factors_of(args, s.sum, mean, (real)rstd);
             char *dx = (char *)args.dx + row * args.dx_stride + (turn - DELAY) * args.dx_turn +
                        (i64)t.rank * (WIDTH * bytes_of(WANT_DX ? DX_TYPE : F32));
             if constexpr (HELD)

@@ -41,11 +41,11 @@ struct row_halves {
             }
     }
     /* What row u's sums come to, or what it is given. */
-    __device__ __forceinline__ row_factors factors(int u, const real *sum, stored_mean mean, real rstd) const {
+    __device__ __forceinline__ row_factors factors(const row_args &args, int u, const real *sum, stored_mean mean, real rstd) const {
         if constexpr (TAKES_C)
             return factors_from((real)c1[u], (real)c2[u], LAYER && CORRECT ? rest_of_mean(mean, 0) : 0, mean, rstd);
         else
-            return factors_of(sum, mean, rstd);
+            return factors_of(args, sum, mean, rstd);
     }
     /* Writes row u's, by one thread of it. */
     __device__ __forceinline__ void put(const row_args &args, const team_state &t, int turn, int u, const real *sum,
@@ -53,7 +53,7 @@ struct row_halves {
         if constexpr (MAKES_C)
             if (turn < t.turns[u] && t.rank == 0) {
                 const i64 row = at + u * PER_WARP * args.c_stride;
-                const row_means m = means_of(sum, mean, rstd);
+                const row_means m = means_of(args, sum, mean, rstd);
                 store_element<TYPES[ROLE_C1]>((char *)args.c1 + row, 0, m.c1);
                 store_element<TYPES[ROLE_C2]>((char *)args.c2 + row, 0, m.c2);
             }

@@ -15,7 +15,7 @@
 
 #include "../common/saved_mean.cu"
 
-constexpr bool LAYER = KIND == 0;
+#include "../common/rule.cu"
 constexpr bool WANT_DX = DX_TYPE != NONE;
 constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE);
 constexpr int DY_BYTES = WIDTH * bytes_of(DY_TYPE);
@@ -133,10 +133,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_apply(const row_lo
 #pragma unroll
         for (int j = 0; j < 3; j++)
             sum[j] = sum_over_lanes<WARP>(sum[j], lane);
-        const real delta = LAYER ? rest_of_mean(saved, sum[2] * (real)(1.0 / COLS)) : 0;
+        const real delta = LAYER ? rest_of_mean(saved, sum[2] * (real)(1.0 / count_of(COLS))) : 0;
         const real back = -delta * rstd;
-        const real c1 = LAYER ? sum[0] * (real)(1.0 / COLS) : 0;
-        const real c2 = multiply_add(-delta, sum[0], sum[1]) * (real)(1.0 / COLS) * rstd;
+        const real c1 = LAYER ? sum[0] * (real)(1.0 / count_of(COLS)) : 0;
+        const real both = multiply_add(-delta, sum[0], sum[1]) * (real)(1.0 / count_of(COLS)) * rstd;
+        const real c2 = c2_of(both, rstd, args.clamped);
         const real by_xhat = -c2 * rstd, constant = -c1 * rstd;
         real out[WIDTH];
 #pragma unroll

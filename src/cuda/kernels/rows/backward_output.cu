@@ -11,11 +11,11 @@ struct row_means {
     real c1, c2, delta;
 };
 
-__device__ __forceinline__ row_means means_of(const real *sum, stored_mean mean, real rstd) {
-    const real delta = LAYER && CORRECT ? rest_of_mean(mean, sum[2] * (real)(1.0 / COLS)) : 0;
-    const real c1 = LAYER ? sum[0] * (real)(1.0 / COLS) : 0;
+__device__ __forceinline__ row_means means_of(const row_args &args, const real *sum, stored_mean mean, real rstd) {
+    const real delta = LAYER && CORRECT ? rest_of_mean(mean, sum[2] * (real)(1.0 / count_of(COLS))) : 0;
+    const real c1 = LAYER ? sum[0] * (real)(1.0 / count_of(COLS)) : 0;
     const real both = LAYER && CORRECT ? multiply_add(-delta, sum[0], sum[1]) : sum[1];
-    const real c2 = both * (real)(1.0 / COLS) * rstd;
+    const real c2 = c2_of(both * (real)(1.0 / count_of(COLS)) * rstd, rstd, args.clamped);
     return {c1, c2, delta};
 }
 
@@ -24,8 +24,8 @@ __device__ __forceinline__ row_factors factors_from(real c1, real c2, real delta
             -delta * rstd};
 }
 
-__device__ __forceinline__ row_factors factors_of(const real *sum, stored_mean mean, real rstd) {
-    const row_means m = means_of(sum, mean, rstd);
+__device__ __forceinline__ row_factors factors_of(const row_args &args, const real *sum, stored_mean mean, real rstd) {
+    const row_means m = means_of(args, sum, mean, rstd);
     return factors_from(m.c1, m.c2, m.delta, mean, rstd);
 }
 

@@ -8,7 +8,7 @@
 /* As the parts below know them: those that stages_backward.cu shares have other arguments there. */
 typedef row_backward_args row_args;
 
-constexpr bool LAYER = KIND == 0;
+#include "../common/rule.cu"
 constexpr bool WANT_DX = DX_TYPE != NONE;
 constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE);
 constexpr int DY_BYTES = WIDTH * bytes_of(DY_TYPE);

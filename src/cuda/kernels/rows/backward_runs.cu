@@ -345,7 +345,7 @@ __device__ __forceinline__ void runs_of_rows(const row_args &args, team_state &t
             }
             if (t.rank == 0)
                 leave_factors(factors_at + local * (u32)sizeof(factors_in_shared),
-                              factors_of(sum, mean[u], rstd[u]));
+                              factors_of(args, sum, mean[u], rstd[u]));
         }
         if (RING_SLOTS > 1 && IN_PIECES && threadIdx.x == 0)
             wait_for_copies_out();

@@ -77,7 +77,7 @@ __device__ __forceinline__ void team_rows(const row_args &args, team_state &t, i
                     sum_distances(t, o.x[u], (real)mean[u], first);
                     exchange(t, first, room, block_rank, EXCHANGES * turn);
                 }
-                const real rest = LAYER ? rest_of_mean(mean[u], first[2] * (real)(1.0 / COLS)) : 0;
+                const real rest = LAYER ? rest_of_mean(mean[u], first[2] * (real)(1.0 / count_of(COLS))) : 0;
                 through_activation_of_row(t, o, u, weights, bias, (real)mean[u], rest, rstd[u], dz);
             }
             if (MEAN_FIRST)
@@ -98,7 +98,7 @@ __device__ __forceinline__ void team_rows(const row_args &args, team_state &t, i
             }
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
-            const row_factors f = halves.factors(u, sum[u], mean[u], rstd[u]);
+            const row_factors f = halves.factors(args, u, sum[u], mean[u], rstd[u]);
             halves.put(args, t, turn, u, sum[u], mean[u], rstd[u]);
             dx_in_memory to = {dx + u * PER_WARP * args.dx_stride, turn < t.turns[u]};
             if constexpr (LEVELLED)

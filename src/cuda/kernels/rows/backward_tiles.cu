@@ -116,7 +116,7 @@ __device__ __forceinline__ void tiled_rows(const row_args &args, team_state &t, 
             thread_sums(t, row, weights, mean, sum);
             sum_in_warp(t, sum);
         }
-        row_output(t, row, weights, factors_of(sum, mean, rstd), dweight, dbias, row);
+        row_output(t, row, weights, factors_of(args, sum, mean, rstd), dweight, dbias, row);
         tile_barrier();
         if constexpr (WANT_DX) {
             p.send(args, turn, p.left(args, turn), ring_slot);

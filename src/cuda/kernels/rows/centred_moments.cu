@@ -2,7 +2,7 @@
  * A part of forward.cu and of stages_forward.cu: the moments of short rows of 16 bits within a warp, the mean
  * first (centred_words.cu).
  */
-constexpr real INVERSE = (real)(1.0 / COLS);
+constexpr real INVERSE = (real)(1.0 / count_of(COLS));
 constexpr bool EXACT_INVERSE = (COLS & (COLS - 1)) == 0; /* then delta is 0 */
 constexpr bool NO_DELTA = !LAYER || (EXACT_INVERSE && !WIDE_RANGE); /* nor where rows are scaled */
 
@@ -63,7 +63,7 @@ __device__ __forceinline__ void find_rstd(const row_args &args, centred_row *row
         v[u] = squares[u] * INVERSE;
         if (LAYER && !EXACT_INVERSE)
             v[u] = fmaxf(multiply_add(-rows[u].m.delta, rows[u].m.delta, v[u]), 0.f);
-        v[u] += args.eps_rounded;
+        v[u] = with_eps(v[u], (real)args.eps_rounded);
         quick &= root_is_quick(v[u]);
         rows[u].m.rstd = quick_root(v[u]);
     }

@@ -2,7 +2,7 @@
  * A part of forward.cu and of stages_forward.cu: what follows from the constants of rows. Their meaning is
  * in forward.cu.
  */
-constexpr bool LAYER = KIND == 0;
+#include "../common/rule.cu"
 constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE);
 constexpr int Y_BYTES = WIDTH * bytes_of(Y_TYPE);
 constexpr int WEIGHT_BYTES = WIDTH * bytes_of(WEIGHT_TYPE);

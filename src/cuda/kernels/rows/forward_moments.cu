@@ -25,13 +25,13 @@ __device__ __forceinline__ int leaves_range(total b, const row_args &args) {
 /* The moments of a row from its sums about a pivot. */
 __device__ __forceinline__ row_moments moments_from(real pivot, total a, total b,
                                                     const row_args &args) {
-    total delta = LAYER ? a * (total)(1.0 / COLS) : 0;
+    total delta = LAYER ? a * (total)(1.0 / count_of(COLS)) : 0;
     total squares = LAYER ? multiply_add(-a, delta, b) : b;
-    total variance = squares * (total)(1.0 / COLS);
+    total variance = squares * (total)(1.0 / count_of(COLS));
     row_moments m = {pivot, (real)delta,
-                     reciprocal_root((variance < 0 ? 0 : variance) +
-                                     (sizeof(total) == 4 ? (total)args.eps_rounded
-                                                         : (total)args.eps)),
+                     reciprocal_root(with_eps(variance < 0 ? 0 : variance,
+                                              sizeof(total) == 4 ? (total)args.eps_rounded
+                                                                 : (total)args.eps)),
                      0};
     m.keep_squares(squares);
     if constexpr (WIDE_RANGE && sizeof(real) == 4)
@@ -46,11 +46,11 @@ __device__ __forceinline__ real scale_of(const row_moments &m) {
 /* The same from sums of scaled values. */
 __device__ __forceinline__ void correct_moments(row_moments &m, total a, total b,
                                                 const row_args &args) {
-    double back = m.beyond > 0 ? 0x1p64 : 0x1p-64, wide = a * (1.0 / COLS);
-    double squares = LAYER ? b - a * wide : (double)b, v = squares * (1.0 / COLS);
+    double back = m.beyond > 0 ? 0x1p64 : 0x1p-64, wide = a * (1.0 / count_of(COLS));
+    double squares = LAYER ? b - a * wide : (double)b, v = squares * (1.0 / count_of(COLS));
     m.keep_squares(squares * back * back);
     m.delta = LAYER ? (real)(wide * back) : 0;
-    m.rstd = reciprocal_root((v < 0 ? 0 : v) * back * back + args.eps);
+    m.rstd = reciprocal_root(with_eps((v < 0 ? 0 : v) * back * back, args.eps));
 }
 
 /* Chunk k of a row once more; its first of this thread is at x. */

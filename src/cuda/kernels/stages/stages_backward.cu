@@ -29,7 +29,7 @@
 /* As the parts of backward.cu know them that this one shares. */
 typedef stages_backward_args row_args;
 
-constexpr bool LAYER = KIND == 0;
+#include "../common/rule.cu"
 constexpr bool WANT_DX = DX_TYPE != NONE;
 constexpr int X_BYTES = WIDTH * bytes_of(X_TYPE);
 constexpr int CHUNKS = COLS / WIDTH;

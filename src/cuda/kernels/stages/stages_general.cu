@@ -24,7 +24,7 @@ typedef stages_general_args axes_args;
 #include "philox.cu"
 #include "quantize.cu"
 
-constexpr bool LAYER = KIND == 0;
+#include "../common/rule.cu"
 constexpr int THREADS = WARPS * WARP;
 constexpr int Q_TYPE = TYPES[ROLE_Q], SCALES_TYPE = TYPES[ROLE_Y_SCALES];
 
@@ -150,7 +150,7 @@ __device__ __forceinline__ void find_moments(const axes_args &args, row_state &t
     }
     if (squares < 0 || args.inner_size == 0)
         squares = 0;
-    t.rstd = reciprocal_root(squares / n + args.eps);
+    t.rstd = reciprocal_root(with_eps(squares / count_of(n), args.eps));
 }
 
 /* Elements begin to end, which share a scale. */

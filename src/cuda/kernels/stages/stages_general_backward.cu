@@ -35,7 +35,7 @@ constexpr int DGATE_TYPE = TYPES[ROLE_DGATE], DCOLUMN_SCALE_TYPE = TYPES[ROLE_DC
 #include "philox.cu"
 #include "stages_gate.cu"
 
-constexpr bool LAYER = KIND == 0;
+#include "../common/rule.cu"
 constexpr int THREADS = WARPS * WARP;
 
 /* ---- Places ----------------------------------------------------------------------------------- */
@@ -189,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_stages_back_rows(c
             char *to = (char *)args.data[ROW] + row.at[ROW];
             store_element<F64>(to, 0, f.delta);
             store_element<F64>(to, 1, LAYER ? v[0] / n : 0);
-            store_element<F64>(to, 2, v[1] / n);
+            store_element<F64>(to, 2, c2_of(v[1] / count_of(n), f.rstd, args.clamped));
         }
     }
     release_stream();

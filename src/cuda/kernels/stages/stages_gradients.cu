@@ -273,7 +273,7 @@ __device__ __forceinline__ void row_of_stages(const row_args &args, const team_s
         exchange(t, sum, room, block_rank, turn++);
         room = both_rooms - room;
     }
-    const real known = LAYER && (MEAN_FIRST || MEAN_IS_EXACT) ? rest_of_mean(r.mean, sum[2] * (real)(1.0 / COLS)) : 0;
+    const real known = LAYER && (MEAN_FIRST || MEAN_IS_EXACT) ? rest_of_mean(r.mean, sum[2] * (real)(1.0 / count_of(COLS))) : 0;
     if constexpr (HOLDS_DM || WANT_DSCALE || WANT_DSHIFT)
         through_stages(args, t, affine, r, place, h, known, sums, sum);
     if constexpr (!HOLDS_G)
@@ -281,9 +281,10 @@ __device__ __forceinline__ void row_of_stages(const row_args &args, const team_s
     exchange(t, sum, room, block_rank, turn++);
     room = both_rooms - room;
     const real found = LAYER && CORRECT && !MEAN_FIRST && !MEAN_IS_EXACT
-                           ? rest_of_mean(r.mean, sum[2] * (real)(1.0 / COLS))
+                           ? rest_of_mean(r.mean, sum[2] * (real)(1.0 / count_of(COLS)))
                            : 0;
-    const real c1 = LAYER ? sum[0] * (real)(1.0 / COLS) : 0;
-    const real c2 = multiply_add(-found, sum[0], sum[1]) * (real)(1.0 / COLS) * r.rstd;
+    const real c1 = LAYER ? sum[0] * (real)(1.0 / count_of(COLS)) : 0;
+    const real both = multiply_add(-found, sum[0], sum[1]) * (real)(1.0 / count_of(COLS)) * r.rstd;
+    const real c2 = c2_of(both, r.rstd, args.clamped);
     put_row(args, t, affine, r, place, h, known + found, c1, c2, sums);
 }
