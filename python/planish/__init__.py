@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from planish.functions.gated import gated_rms_norm as gated_rms_norm
     from planish.functions.groups import group_norm as group_norm
     from planish.functions.heads import qk_norm as qk_norm
+    from planish.functions.normalize import normalize as normalize
     from planish.functions.quantized import quantized_layer_norm as quantized_layer_norm
     from planish.functions.quantized import quantized_rms_norm as quantized_rms_norm
     from planish.functions.response import global_response_norm as global_response_norm
@@ -115,6 +116,7 @@ _HOMES = {
     "gated_rms_norm": "planish.functions.gated",
     "modulated_layer_norm": "planish.functions.stage_norms",
     "modulated_rms_norm": "planish.functions.stage_norms",
+    "normalize": "planish.functions.normalize",
     "qk_norm": "planish.functions.heads",
     "AddLayerNorm": "planish.modules.stage_modules",
     "AddRMSNorm": "planish.modules.stage_modules",
@@ -168,6 +170,7 @@ __all__ = [
     "load_pack",
     "modulated_layer_norm",
     "modulated_rms_norm",
+    "normalize",
     "qk_norm",
     "quantized_layer_norm",
     "quantized_rms_norm",

@@ -75,7 +75,7 @@ void graph_backward(stack_value *stack, uint64_t argument_count, uint64_t return
     const stack_value *numbers = stack + count;
     layout rooms[ROLE_COUNT];
     NORM_CALL c = {.op = op_of(numbers[1], numbers[2]), .options = numbers[2], .rooms = rooms};
-    c.op.dropout_p = take_double(numbers[4]);
+    set_last(&c.op, take_double(numbers[4]));
     const int64_t split = (int64_t)numbers[3];
     take_given(&c, stack, backward_inputs, BACKWARD_INPUTS, numbers[0], count);
     norm_backward_taken(&c, split);

@@ -57,6 +57,8 @@ static bool has_stages(const norm_call *c) {
 void norm_forward_taken(norm_call *c, int64_t split) {
     INSIDE call = call_enter(has_stages(c) ? NORM_FORWARD_STAGES : NORM_FORWARD, BOXED);
     norm_call_view(c, split);
+    if (c->op.kind == PLANISH_L2 && c->op.dropout_p != 0)
+        torch_throw("planish: an L2 norm has no dropout");
 
     const bool dense = c->options & OPTION_DENSE;
     const bool has_sum = option_field(c->options, SUM_DTYPE_AT, BYTE_BITS);
@@ -137,7 +139,7 @@ void norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_
     (void)argument_count, (void)return_count;
     layout rooms[ROLE_COUNT];
     NORM_CALL c = {.op = op_of(stack[14], stack[15]), .options = stack[15], .rooms = rooms};
-    c.op.dropout_p = take_double(stack[17]);
+    set_last(&c.op, take_double(stack[17]));
     const int64_t split = (int64_t)stack[16];
     norm_call_take(&c, stack, backward_inputs, BACKWARD_INPUTS, 3);
     norm_backward_taken(&c, split);

@@ -26,6 +26,9 @@ enum {
 
 /* The spread of statistics that are given is the running variance, and not rstd. */
 #define OPTION_RUNNING (UINT64_C(1) << 40)
+/* Beside OPTION_RMS: an L2 norm. Nothing is dropped of what it reads, and norm_backward has eps in
+ * the place of dropout_p. */
+#define OPTION_L2 (UINT64_C(1) << 41)
 
 /* Fields of options: where they begin, and how many bits they have. */
 enum {
@@ -47,7 +50,9 @@ static inline planish_norm op_of(uint64_t axes, uint64_t options) {
     const uint64_t set = PLANISH_AXIS(PLANISH_MAX_NDIM) - 1;
     return (planish_norm){
         .struct_size = sizeof(planish_norm),
-        .kind = options & OPTION_RMS ? PLANISH_RMS : PLANISH_LAYER,
+        .kind = options & OPTION_L2    ? PLANISH_L2
+                : options & OPTION_RMS ? PLANISH_RMS
+                                       : PLANISH_LAYER,
         .weight_offset = option_field(options, WEIGHT_OFFSET_AT, SMALL_BITS),
         .activation = (planish_activation)option_field(options, ACTIVATION_AT, SMALL_BITS),
         .gate = options & OPTION_GATE_BEFORE ? PLANISH_GATE_BEFORE : PLANISH_GATE_AFTER,
@@ -59,6 +64,11 @@ static inline planish_norm op_of(uint64_t axes, uint64_t options) {
         .column_axes = axes >> 2 * PLANISH_MAX_NDIM & set,
         .modulation_axes = axes >> 3 * PLANISH_MAX_NDIM & set,
     };
+}
+
+/* Sets what norm_backward has behind `split`. */
+static inline void set_last(planish_norm *op, double number) {
+    *(op->kind == PLANISH_L2 ? &op->eps : &op->dropout_p) = number;
 }
 
 #endif

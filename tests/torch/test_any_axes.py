@@ -64,6 +64,21 @@ def test_some_axes_give_other_values_or_gradients(name: str, reduce: list[int]) 
         assert (calls.on_planish(FORWARD), calls.on_planish(BACKWARD)) == (1, 1)
 
 
+def test_a_filter_response_norm_is_no_rms_norm_over_pixels() -> None:
+    leaves = [torch.randn(2, 5, 4, 3), torch.randn(5), torch.randn(5)]
+    leaves = [leaf.requires_grad_() for leaf in leaves]
+    x, weight, bias = leaves
+    y = planish.rms_norm(x, [2, 3], weight, bias, 1e-6, affine_dims=1)
+    scaled = x / (x.square().mean([2, 3], keepdim=True) + 1e-6).sqrt()
+    wanted = scaled * weight.view(-1, 1, 1) + bias.view(-1, 1, 1)
+    torch.testing.assert_close(y, wanted)
+    dy = torch.randn_like(y)
+    for mine, theirs in zip(
+        torch.autograd.grad(y, leaves, dy), torch.autograd.grad(wanted, leaves, dy), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs)
+
+
 @pytest.mark.parametrize("layout", ["channels last", "permuted", "expanded", "sliced"])
 def test_strided_input_is_read_as_dense(layout: str) -> None:
     x = {

@@ -24,7 +24,7 @@ _MAGIC = b"planish1"
 _LONGEST_KEY = 1 << 16
 
 _DTYPES = ("f32", "f16", "bf16", "f64", "none")
-_KINDS = ("layer", "rms")
+_KINDS = ("layer", "rms", "l2")
 
 
 class Kernel(NamedTuple):

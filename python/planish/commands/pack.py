@@ -7,7 +7,7 @@ planish pack OUT --norms LIST.json --arch 90 --multiprocessors 132
 PLANISH_PACK=OUT or planish.load_pack("OUT") then loads it. LIST.json is a list of objects; "cols"
 (or "shape") is all that one needs:
 
-  kind        "layer" (what is taken where it is missing) or "rms"
+  kind        "layer" (what is taken where it is missing), "rms" or "l2"
   cols        row length, or a list of them
   shape       in place of cols: sizes of x, the first null; "reduce" and "affine" list axes
   rows        rows (size of the first axis), a number or a list; else every class of them

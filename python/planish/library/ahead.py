@@ -23,7 +23,7 @@ from planish.library.loaded import library
 
 __all__ = ["Gpu", "Problem", "compile_norms", "kernel_files"]
 
-_KINDS = ("layer", "rms")
+_KINDS = ("layer", "rms", "l2")
 _DTYPES = ("f32", "f16", "bf16", "f64")
 _FIELDS = (
     *("kind", "cols", "shape", "reduce", "affine", "rows", "dtype", "weight", "bias"),
@@ -95,10 +95,10 @@ def _roles(item: dict[str, Any], kind: str) -> dict[str, dict[str, str]]:
     dtype = _choice(item.get("dtype", "f32"), "dtype", _DTYPES)
     maybe = (*_DTYPES, None)
     weight = _choice(item.get("weight", dtype), "weight", maybe)
-    bias = _choice(item.get("bias", None if kind == "rms" else dtype), "bias", maybe)
+    bias = _choice(item.get("bias", dtype if kind == "layer" else None), "bias", maybe)
     exact = "f64" if dtype == "f64" else "f32"
     statistics = _choice(item.get("statistics", exact), "statistics", maybe)
-    means = ["rstd"] if kind == "rms" else ["mean", "rstd"]
+    means = ["mean", "rstd"] if kind == "layer" else ["rstd"]
     parameters = {"weight": weight, "bias": bias}
     gradients = {"dx": dtype, "dweight": weight, "dbias": bias}
     for name in _listed(item.get("gradients", list(gradients))):

@@ -41,6 +41,8 @@ RMS, ROUND_XHAT, GATE_BEFORE, DENSE, SAVE = (1 << bit for bit in range(5))
 POWER_OF_TWO, SCALES_AS_BYTES, TRANSPOSED = (1 << bit for bit in range(5, 8))
 #: The spread of statistics that are given is the running variance, and not rstd.
 RUNNING = 1 << 40
+#: Beside RMS: an L2 norm. norm_backward then has eps in the place of dropout_p.
+L2 = 1 << 41
 _ACTIVATION_AT, _WEIGHT_OFFSET_AT, WANTED_AT, _DTYPE_AT, _SUM_DTYPE_AT = 8, 12, 16, 24, 32
 _SMALL, _BYTE = 0xF, 0xFF
 #: The bits of a field each.
@@ -149,7 +151,7 @@ def wanted_in(options: int) -> list[bool]:
     return [bool(options >> (WANTED_AT + bit) & 1) for bit in range(len(GRADIENTS))]
 
 
-_OF_BACKWARD = RMS | GATE_BEFORE | _SMALL << _ACTIVATION_AT | _SMALL << _WEIGHT_OFFSET_AT
+_OF_BACKWARD = RMS | L2 | GATE_BEFORE | _SMALL << _ACTIVATION_AT | _SMALL << _WEIGHT_OFFSET_AT
 
 
 def backward_options(
@@ -171,6 +173,7 @@ class Norm(NamedTuple):
     keep: bool = False  # the result is laid out as torch.empty_like(x), else dense
     activation: str | None = None
     split: int = 0  # how x is seen, as split_place has it
+    l2: bool = False  # rms is True then, too
 
     @property
     def kind(self) -> str:
@@ -180,7 +183,8 @@ class Norm(NamedTuple):
     def call(self) -> Call:
         """What norm_forward takes, to save for a derivative."""
         activation = ACTIVATIONS[self.activation]
-        options = pack_options(rms=self.rms, dense=not self.keep, activation=activation)
+        more = L2 * self.l2
+        options = pack_options(rms=self.rms, dense=not self.keep, activation=activation, more=more)
         return Call(pack_axes(self.reduce, self.affine), options, self.split, self.eps)
 
 
@@ -192,6 +196,11 @@ class Call(NamedTuple):
     split: int = 0
     eps: float = 0.0
     dropout_p: float = 0.0
+
+    @property
+    def last_of_backward(self) -> float:
+        """What norm_backward takes behind ``split``."""
+        return self.eps if self.options & L2 else self.dropout_p
 
 
 def make_call(

@@ -45,6 +45,8 @@ def norm(
     """As planish's general operator, but for the activation; dtypes that torch's functions refuse
     to mix are mixed in f32 or f64, and the result is rounded once."""
     reduce, affine, eps, rms = list(problem.reduce), problem.affine, problem.eps, problem.rms
+    if problem.l2:
+        return _normalize(x, weight, bias, problem)
     kept = [axis for axis in range(x.dim()) if axis not in reduce]
     order = kept + reduce
     at_end = order == sorted(order)
@@ -67,6 +69,17 @@ def norm(
         along = [size if axis in affine else 1 for axis, size in enumerate(x.shape)]
         y = y if weight is None else y * weight.reshape(along)
         y = y if bias is None else y + bias.reshape(along)
+    return y.to(x.dtype)
+
+
+def _normalize(x: Tensor, weight: Tensor | None, bias: Tensor | None, problem: Norm) -> Tensor:
+    """An L2 norm, as torch.nn.functional.normalize has it, with weight and bias."""
+    wide = x.to(computed_in(x, weight, bias))
+    length: Tensor = torch.linalg.vector_norm(wide, 2, problem.reduce, keepdim=True)
+    y: Tensor = wide / length.clamp_min(problem.eps)
+    along = [size if axis in problem.affine else 1 for axis, size in enumerate(x.shape)]
+    y = y if weight is None else y * weight.reshape(along)
+    y = y if bias is None else y + bias.reshape(along)
     return y.to(x.dtype)
 
 

@@ -19,6 +19,8 @@ _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
+#: A saved rstd may be off by so many ULP (src/problem.c).
+_OFF = 4
 
 
 class Given(NamedTuple):
@@ -109,14 +111,22 @@ def _norm(
     gate: Tensor | None,
     axes: int,
     options: int,
+    least: float,
 ) -> Tensor:
-    """y of s, both in the dtype of the arithmetic; eps is what the forward's rstd tells."""
+    """y of s, both in the dtype of the arithmetic; eps is what the forward's rstd tells. An L2 norm
+    divides by ``least`` where it is more than the length: rstd does not depend on s there."""
     dtype = s.dtype
     reduce, affine, _, modulation = (call.axes_of(axes, place) for place in range(4))
     centred = s if options & call.RMS else s - s.mean(reduce, keepdim=True)
-    variance = centred.square().mean(reduce, keepdim=True)
+    squares = centred.square()
+    l2 = options & call.L2
+    variance = squares.sum(reduce, keepdim=True) if l2 else squares.mean(reduce, keepdim=True)
     eps = (rstd.to(dtype).pow(-2) - variance).detach()
-    z = centred * (variance + eps).rsqrt()
+    scaled = (variance + eps).rsqrt()
+    if l2 and least > 0:
+        saved = rstd.to(dtype)
+        scaled = torch.where(saved >= (1 - _OFF * torch.finfo(dtype).eps) / least, saved, scaled)
+    z = centred * scaled
     if weight is not None:
         z = z * (call.weight_offset_in(options) + along(weight, affine, s, dtype))
     if bias is not None:
@@ -135,7 +145,8 @@ def backward(
     given: Given, axes: int, options: int, split: int, p: float, inputs: list[Tensor]
 ) -> list[Tensor | None]:
     """(dx, dresidual, dweight, dbias, dcolumn_scale, dscale, dshift, dgate) in the dtype of the
-    arithmetic or of their parameter, None where not wanted. s is x where a gate is before the norm.
+    arithmetic or of their parameter, None where not wanted. s is x where a gate is before the norm;
+    ``p`` is dropout's, or an L2 norm's eps.
 
     To be called where autograd records. ``inputs``: those of the tensors by which the results are
     differentiated further; empty: none is. Without a bias dbias is that of one of zeros.
@@ -175,7 +186,7 @@ def backward(
     if gate_before and gate is not None:
         s = s * torch.nn.functional.silu(seen(gate)) * whole
     behind = None if gate is None else seen(gate)
-    y = _norm(s, rstd, weight, bias, scale, shift, behind, axes, options)
+    y = _norm(s, rstd, weight, bias, scale, shift, behind, axes, options, p)
     places = [at, weight, bias, scale, shift, gate]
     asked = [place for place in places if place is not None]
     outputs, gradients = [y], [seen(dy)]

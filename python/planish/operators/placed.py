@@ -65,9 +65,10 @@ def norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, problem: call.Norm
 ) -> Tensor | None:
     """The norm of a DTensor with one normalised axis sharded along one axis of its mesh, without
-    its activation; None for any other, and for parameters that are no DTensors of x's mesh."""
+    its activation; None for any other, for L2 norms, and for parameters that are no DTensors of
+    x's mesh."""
     at = split_axis_of(x, problem.reduce)
-    if at is None:
+    if at is None or problem.l2:
         return None
     tensor = _distributed()
     given: Any = x

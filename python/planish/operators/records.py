@@ -189,7 +189,9 @@ def differentiate(
     elif plan.dshift_is_dy:
         dshift = _shaped(dy, record.likes["shift"])
     given = plan.reads((dy, dsum, zeros, None, *saved))
-    results, composed = _run_backward(given, call.axes, plan.options, call.split, call.dropout_p)
+    results, composed = _run_backward(
+        given, call.axes, plan.options, call.split, call.last_of_backward
+    )
     reshaped = plan.reshaped
     if reshaped is None or composed:
         reshaped = record.differences(results)
