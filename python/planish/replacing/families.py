@@ -372,4 +372,5 @@ def _plain_forms(module: Any, base: Form) -> Iterator[Form]:
                 for offset in offsets:
                     yield dataclasses.replace(base, kind=kind, axis=axis, order=order, **offset)
         if base.eps == _EPS_NUMBERS[0] and not hasattr(module, "eps"):
-            yield dataclasses.replace(base, kind="l2", axis=axis, order="wide", eps=0.0)
+            form = dataclasses.replace(base, kind="l2", axis=axis, order="wide", eps=0.0)
+            yield from (form, dataclasses.replace(form, unit=True))

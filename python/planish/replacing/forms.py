@@ -21,8 +21,8 @@ class Form:
 
     ``kind``: ``rms`` and ``layer`` over ``count`` axes from ``axis`` on (-1: the last ones, 1: the
     channels of (N, C, ...)); ``simple``, x / sqrt(var + eps) with the unbiased variance and the
-    mean left in; ``l2``, x / max(|x|, 1e-12) * sqrt(C); ``group``; ``evo``, EvoNorm-S0;
-    ``response``, global response norm; ``filter``, filter response norm;
+    mean left in; ``l2``, x / max(|x|, 1e-12) * sqrt(C), without the root where ``unit``; ``group``;
+    ``evo``, EvoNorm-S0; ``response``, global response norm; ``filter``, filter response norm;
     ``convolution``, with standardized weights.
 
     ``order`` of rounding: ``once``, at the end, to x's dtype; ``xhat``, xhat is rounded to x's
@@ -52,6 +52,7 @@ class Form:
     then: tuple[str, ...] = ()
     activation: str | None = None
     channels_last: bool = False
+    unit: bool = False
 
     def __str__(self) -> str:
         """In a few words, for a report."""
@@ -59,7 +60,7 @@ class Form:
         kinds |= {"simple": "variance norm", "l2": "L2 norm", "evo": "EvoNorm-S0"}
         kinds |= {"response": "global response norm", "filter": "filter response norm"}
         kinds["convolution"] = "convolution with standardized weights"
-        words = [kinds[self.kind]]
+        words = ["unit " * self.unit + kinds[self.kind]]
         if self.axis == 1:
             words.append("over channels")
         if self.offset:

@@ -11,9 +11,10 @@ import torch
 from planish.functions import functional as _functional
 from planish.functions import gated as _gated_functions
 from planish.functions import groups as _groups
+from planish.functions.normalize import normalize
 from planish.functions.response import global_response_norm
 from planish.library.seen import is_plain
-from planish.operators import norms, ops
+from planish.operators import norms
 from planish.operators.arguments import DTYPES, HALF
 from planish.operators.norms import split_channels
 from planish.operators.ways import way_of
@@ -161,30 +162,33 @@ def _simple(form: Form) -> Run:
     return run
 
 
-#: F.normalize divides by max(|x|, this). Rows that are not zero and shorter than _SHORT times it
-#: are not within rounding of x / sqrt(|x|^2 + eps^2).
-_NORMALIZE_EPS, _SHORT = 1e-12, 4e3
+#: What F.normalize divides by at least.
+_NORMALIZE_EPS = 1e-12
+
+
+def _with_root(weight: Tensor | None, x: Tensor, channels: int) -> Tensor:
+    """The weight times the root of the channels, in float."""
+    wide, root = _wide_half(x).dtype, channels**0.5
+    if weight is None:
+        return torch.full((channels,), root, dtype=wide, device=x.device)
+    product: Tensor = weight.to(wide) * root
+    if product.is_cpu and is_plain(weight) and not bool(product.isfinite().all()):
+        raise NotExact("weights that overflow times the root of the channels, or are no numbers")
+    return product
 
 
 def _l2(form: Form) -> Run:
-    """x / max(|x|, eps) as x / sqrt(|x|^2 + eps^2): the same for a row of zeros, and within
-    rounding for rows longer than some 4e-9. Of f16 there are no others."""
+    """planish.normalize, with the root of the channels, where there is one, in the weight. On a GPU
+    an f32 weight of more than some 1e37 overflows there."""
+    unit = form.unit
 
     def run(module: Any, x: Tensor, gate: Tensor | None) -> Tensor:
         weight, bias = parameter_of(module, form.weight), parameter_of(module, form.bias)
         axis = 1 if form.axis == 1 else x.dim() - 1
-        flat = [None if p is None else p.reshape(-1) for p in (weight, bias)]
-        x_wide = _wide(x, *flat)
-        channels = x.shape[axis]
-        eps = _NORMALIZE_EPS**2 / channels
-        y, _, rstd = ops.plain_forward(x_wide, flat[0], flat[1], [axis], [axis], eps, True)
-        if x.dtype != torch.float16:
-            if not is_plain(x, weight, bias) or x.device.type != "cpu":
-                raise NotExact("rows shorter than 4e-9 cannot be looked for")
-            if bool((rstd > channels**0.5 / (_SHORT * _NORMALIZE_EPS)).any()):
-                raise NotExact("rows shorter than 4e-9")
-        result: Tensor = y
-        return result
+        weight, bias = (None if p is None else p.reshape(-1) for p in (weight, bias))
+        wide = _wide(x, weight, bias)
+        scale = weight if unit else _with_root(weight, wide, x.shape[axis])
+        return normalize(wide, 2.0, axis, _NORMALIZE_EPS, scale, bias)
 
     return run
 
