@@ -20,12 +20,13 @@ static numbers numbers_of(int turn) {
     return of[turn % (int)(sizeof of / sizeof *of)];
 }
 
-/* Calls `each` for every pass, kind, shape and mix of dtypes: every `step`th of them. An activation
- * follows those that are `fused`. */
-static void every_row(int step, bool fused, void (*each)(const norm_case *c)) {
+/* Calls `each` for every pass, some kinds, every shape and mix of dtypes: every `step`th of them.
+ * An activation follows those that are `fused`. */
+static void every_row(planish_kind first, planish_kind last, int step, bool fused,
+                      void (*each)(const norm_case *c)) {
     int turn = 0;
     for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_BACKWARD_STATISTICS; pass++)
-        for (planish_kind kind = PLANISH_LAYER; kind <= PLANISH_RMS; kind++)
+        for (planish_kind kind = first; kind <= last; kind++)
             for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
                 for (size_t m = 0; m < sizeof mixes / sizeof *mixes; m++) {
                     if (turn++ % step)
@@ -45,16 +46,20 @@ static void every_row(int step, bool fused, void (*each)(const norm_case *c)) {
                     c.weight_offset = turn / 3 % 2;
                     c.given = turn % 5 == 2 ? RANDOM : OWN_BY_F32;
                     c.seed = (uint64_t)turn;
+                    if (kind == PLANISH_L2 && turn / step % 2)
+                        case_set_length(&c);
                     each(&c);
                 }
 }
 
 void every_case(int step, void (*each)(const norm_case *c)) {
-    every_row(step, false, each);
+    every_row(PLANISH_LAYER, PLANISH_RMS, step, false, each);
+    every_row(PLANISH_L2, PLANISH_L2, 2 * step, false, each);
 }
 
 void every_fused(int step, void (*each)(const norm_case *c)) {
-    every_row(step, true, each);
+    every_row(PLANISH_LAYER, PLANISH_RMS, step, true, each);
+    every_row(PLANISH_L2, PLANISH_L2, 2 * step, true, each);
 }
 
 static const struct {
@@ -67,14 +72,15 @@ static const struct {
     {INSTANCE_NORM, 3, 5, 30, 37, 1}, {GROUP_NORM, 2, 6, 3, 2, 1},
 };
 
-void every_image(int step, void (*each)(const norm_case *c)) {
+static void images_of(planish_kind first, planish_kind last, int step,
+                      void (*each)(const norm_case *c)) {
     static const layout layouts[][2] = {{DENSE, DENSE},
                                         {CHANNELS_LAST, CHANNELS_LAST},
                                         {DENSE, CHANNELS_LAST},
                                         {CHANNELS_LAST, DENSE}};
     int turn = 0;
     for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_BACKWARD_STATISTICS; pass++)
-        for (planish_kind kind = PLANISH_LAYER; kind <= PLANISH_RMS; kind++)
+        for (planish_kind kind = first; kind <= last; kind++)
             for (size_t s = 0; s < sizeof images / sizeof *images; s++)
                 for (size_t m = 0; m < sizeof mixes / sizeof *mixes; m++) {
                     if (turn++ % step)
@@ -95,6 +101,13 @@ void every_image(int step, void (*each)(const norm_case *c)) {
                     c.out = layouts[turn / 2 % 4][1];
                     c.given = turn % 5 == 2 ? RANDOM : OWN_BY_F32;
                     c.seed = (uint64_t)turn;
+                    if (kind == PLANISH_L2 && turn / step % 2)
+                        case_set_length(&c);
                     each(&c);
                 }
+}
+
+void every_image(int step, void (*each)(const norm_case *c)) {
+    images_of(PLANISH_LAYER, PLANISH_RMS, step, each);
+    images_of(PLANISH_L2, PLANISH_L2, 2 * step, each);
 }

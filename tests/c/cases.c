@@ -63,6 +63,13 @@ norm_case image_case(planish_pass pass, planish_kind kind, image_layer layer, in
     return c;
 }
 
+void case_set_length(norm_case *c) {
+    double cols = 1;
+    for (int i = 0; i < c->ndim; i++)
+        cols *= c->reduce_axes >> i & 1 ? (double)c->shape[i] : 1;
+    c->eps = sqrt(cols);
+}
+
 const char *case_text(const norm_case *c, char *text, size_t bytes) {
     static const char *const activations[] = {"",           "+silu",  "+relu",     "+gelu",
                                               "+gelu_tanh", "+relu6", "+hardswish"};

@@ -96,6 +96,10 @@ typedef enum image_layer { CHANNEL_NORM, GROUP_NORM, INSTANCE_NORM, IMAGE_LAYERS
 norm_case image_case(planish_pass pass, planish_kind kind, image_layer layer, int64_t batch,
                      int64_t channels, int64_t height, int64_t width, int64_t groups);
 
+/* Makes eps of an L2 case the length of rows of normal numbers, of which then about half are too
+ * short. */
+void case_set_length(norm_case *c);
+
 /* In `text`, what tells this case from others. */
 const char *case_text(const norm_case *c, char *text, size_t bytes);
 

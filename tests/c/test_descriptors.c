@@ -36,6 +36,7 @@ static void op_size_small(call *c) { c->bundle.op.struct_size = 40; }
 static void tensors_size_0(call *c) { c->bundle.tensors.struct_size = 0; }
 static void exec_size_1(call *c) { c->exec.struct_size = 1; }
 static void kind_7(call *c) { c->bundle.op.kind = (planish_kind)7; }
+static void kind_3(call *c) { c->bundle.op.kind = (planish_kind)3; }
 static void pass_9(call *c) { c->bundle.test.pass = (planish_pass)9; }
 static void pass_negative(call *c) { c->bundle.test.pass = (planish_pass)-1; }
 static void activation_7(call *c) { c->bundle.op.activation = (planish_activation)7; }
@@ -250,6 +251,8 @@ static const bad_call bad_calls[] = {
     {"dw is db", PLANISH_BACKWARD, L, dweight_on_dbias, PLANISH_ERROR_OVERLAP, {"dweight"}},
     {"dw is w", PLANISH_BACKWARD, R, dweight_on_weight, PLANISH_ERROR_OVERLAP, {"dweight"}},
     {"x at odd address", PLANISH_FORWARD, L, x_odd_address, PLANISH_ERROR_STRIDES, {"x"}},
+    {"mean for L2", PLANISH_FORWARD, PLANISH_L2, mean_given, PLANISH_ERROR_ARGUMENT, {"mean", "L2"}},
+    {"kind 3", PLANISH_FORWARD, L, kind_3, PLANISH_ERROR_ARGUMENT, {"kind", "3", "PLANISH_L2"}},
 };
 
 /* clang-format on */

@@ -160,6 +160,8 @@ static void put_types(backward_case *c, const element t[6]) {
     c->x = t[0], c->dy = t[1], c->dx = t[2], c->stages = t[3], c->params = t[4], c->stats = t[5];
 }
 
+static bool are_l2; /* the norms */
+
 static void stages_and_shapes(void) {
     static const layout layouts[][2] = {{DENSE, DENSE},
                                         {PADDED, PERMUTED},
@@ -175,9 +177,12 @@ static void stages_and_shapes(void) {
             for (int t = 0; t < TYPES; t++, turn++) {
                 if ((turn + turn / 9) % (uint64_t)share)
                     continue;
-                backward_case c = case_of((planish_kind)(turn % 2), &shapes[s], turn + 1);
+                const planish_kind kind = are_l2 ? PLANISH_L2 : (planish_kind)(turn % 2);
+                backward_case c = case_of(kind, &shapes[s], turn + 1);
                 put_stages(&c, &sets[a]);
                 put_types(&c, types[t]);
+                if (are_l2 && turn % 3)
+                    c.op.eps = 2; /* as long as some rows are */
                 c.in = layouts[turn / 2 % 5][0], c.out = layouts[turn / 2 % 5][1];
                 c.far_mean = turn % 7 == 3;
                 test_case("%s: %s, %s x, %s dy, %s dx, %s stages, %s parameters, %s, %s, %llu",
@@ -366,5 +371,8 @@ int main(int argc, char **argv) {
     aliases();
     if (!part)
         same_on_tiers(argv[0], layouts_and_threads(false));
+    are_l2 = true;
+    share *= 3;
+    stages_and_shapes();
     return test_finish("staged_backward");
 }

@@ -141,6 +141,7 @@ static const element types[][5] = {
 };
 
 static uint64_t share = 1;
+static bool are_l2; /* the norms */
 
 static void stages_and_shapes(void) {
     static const layout layouts[][2] = {{DENSE, DENSE},
@@ -157,10 +158,12 @@ static void stages_and_shapes(void) {
             for (size_t t = 0; t < sizeof types / sizeof *types; t++, turn++) {
                 if ((turn + turn / 9) % share)
                     continue;
-                const planish_kind kind = (planish_kind)(turn % 2);
+                const planish_kind kind = are_l2 ? PLANISH_L2 : (planish_kind)(turn % 2);
                 const layout *l = layouts[turn / 2 % 5];
                 staged_case c = case_of(kind, &shapes[s], turn + 1);
                 put_stages(&c, &sets[a]);
+                if (are_l2 && turn % 3)
+                    c.op.eps = 2; /* as long as some rows are */
                 c.type = types[t][0], c.residual = types[t][1], c.sum = types[t][2];
                 c.y = types[t][3], c.params = types[t][4];
                 c.in = l[0], c.out = l[1];
@@ -238,5 +241,8 @@ int main(int argc, char **argv) {
     aliases();
     if (!part)
         same_on_tiers(argv[0], layouts_and_threads());
+    are_l2 = true;
+    share *= 3;
+    stages_and_shapes();
     return test_finish("staged_forward");
 }

@@ -91,6 +91,21 @@ def test_a_row_of_zeros_has_another_result_or_gradient_than_in_torch() -> None:
     assert planish.normalize(x, eps=0.0).isnan().all()
 
 
+@pytest.mark.parametrize("dim", [0, 2])
+def test_weight_norm_is_another_than_torchs(dim: int) -> None:
+    sizes = [6 if axis == dim else 1 for axis in range(3)]
+    leaves = [torch.randn(6, 4, 6, requires_grad=True), torch.randn(sizes, requires_grad=True)]
+    others = [axis for axis in range(3) if axis != dim]
+    y = planish.normalize(leaves[0], dim=others, eps=0.0, weight=leaves[1], affine_dims=dim)
+    wanted = torch._weight_norm(leaves[0], leaves[1], dim)
+    torch.testing.assert_close(y, wanted)
+    dy = torch.randn_like(y)
+    for mine, theirs in zip(
+        torch.autograd.grad(y, leaves, dy), torch.autograd.grad(wanted, leaves, dy), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs)
+
+
 def test_a_negative_eps_does_something() -> None:
     x = torch.randn(3, 9, requires_grad=True)
     y = planish.normalize(x, eps=-1.0)

@@ -44,6 +44,9 @@ def normalize(
     Differentiable any number of times, forward mode included. Where the length is less than ``eps``
     it has no gradient, as in torch; so it is, too, where it is more by a few ULP.
 
+    With ``eps=0`` and a weight along the other axes it is weight normalization (Salimans, Kingma
+    2016): ``normalize(v, dim=[1, 2], eps=0, weight=g, affine_dims=0)``.
+
     ``p`` other than 2: torch's own function runs, and its operators on what it returns.
 
     Raises what torch raises: TypeError for what is no tensor, no axis or no number, IndexError for
