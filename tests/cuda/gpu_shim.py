@@ -17,7 +17,7 @@ ROLES = ("x", "weight", "bias", "y", "mean", "rstd", "m2", "dy", "dx", "dweight"
 MOST_ROLES = 64  #: with those of the stages around a norm, which the shim's plans do not have
 DTYPES = ("f32", "f16", "bf16", "f64", "none")
 FORWARD, BACKWARD, FROM_Y, STATISTICS, APPLY = range(5)
-LAYER, RMS = 0, 1
+LAYER, RMS, L2 = 0, 1, 2
 SILU, RELU, GELU, GELU_TANH, RELU6, HARDSWISH = 1, 2, 3, 4, 5, 6
 
 

@@ -60,10 +60,12 @@ static int plan_of(cuda_plan **out, const problem *p, int arch, message error) {
 EXPORT int shim_plan(cuda_plan **out, int pass, int kind, int64_t rows, int64_t cols,
                      const int64_t *strides, const int *dtypes, int weight_offset, double eps,
                      int device, int arch, char *text, size_t bytes) {
+    const bool l2 = kind == PLANISH_L2;
     problem p = {.pass = (planish_pass)pass,
-                 .kind = (planish_kind)kind,
+                 .kind = l2 ? PLANISH_RMS : (planish_kind)kind,
                  .weight_offset = weight_offset,
-                 .rule = {(double)cols, 1.0 / (double)cols, eps, -INFINITY, NAN},
+                 .rule = l2 ? (norm_rule){1, 1, 0, eps, 1 / eps}
+                            : (norm_rule){(double)cols, 1.0 / (double)cols, eps, -INFINITY, NAN},
                  .device = {kDLCUDA, device},
                  .rows = rows,
                  .cols = cols,

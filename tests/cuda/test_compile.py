@@ -28,6 +28,7 @@ from gpu_shim import (
     GELU,
     GELU_TANH,
     HARDSWISH,
+    L2,
     LAYER,
     RELU6,
     RMS,
@@ -128,16 +129,9 @@ def cases() -> list[tuple[str, int, int, int, dict[str, str], int]]:
     for direction in (FORWARD, BACKWARD):
         word = "forward" if direction == FORWARD else "backward"
         for cols in (24, 769, 4096):
-            out.append(
-                (
-                    f"{word} rms {cols}",
-                    direction,
-                    RMS,
-                    cols,
-                    without(same("bf16", direction), "mean", "bias", "dbias"),
-                    16,
-                )
-            )
+            meanless = without(same("bf16", direction), "mean", "bias", "dbias")
+            out.append((f"{word} rms {cols}", direction, RMS, cols, meanless, 16))
+            out.append((f"{word} l2 {cols}", direction, L2, cols, meanless, 16))
             out.append((f"{word} {cols} f64", direction, LAYER, cols, same("f64", direction), 16))
             out.append(
                 (
@@ -188,7 +182,7 @@ def general_cases() -> list[tuple[str, int, int, dict[str, str]]]:
     }
     out = []
     for direction, roles in inputs.items():
-        for kind in (LAYER, RMS):
+        for kind in (LAYER, RMS, L2):
             for dtype in ("f16", "f64"):
                 types = {r: dtype for r in roles if r != "mean" or kind == LAYER}
                 out.append((f"general {direction} {kind} {dtype}", direction, kind, types))

@@ -16,7 +16,7 @@ from pathlib import Path
 import gpu_shim
 import pytest
 from dsum_plans import channels_plan, groups_plan
-from gpu_shim import BACKWARD, BUILT, FORWARD, LAYER, RMS, SILU, AnyPlan, Plan
+from gpu_shim import BACKWARD, BUILT, FORWARD, L2, LAYER, RMS, SILU, AnyPlan, Plan
 
 from planish.operators import limits
 
@@ -57,7 +57,7 @@ def plan_of(shape: str, arch: int) -> tuple[Plan, dict[str, str]]:
     pass_name, kind_name, what, dtype = words[:4]
     rest = words[4 : len(words) - silu]
     direction = FORWARD if pass_name == "forward" else BACKWARD
-    kind = LAYER if kind_name == "layer" else RMS
+    kind = {"layer": LAYER, "rms": RMS, "l2": L2}[kind_name]
     types = dtypes_of(direction, kind, dtype, silu)
     if what == "rows":
         return Plan(direction, kind, int(rest[0]), int(rest[1]), types, arch=arch), types
