@@ -51,6 +51,8 @@ static void take(pair *p, stack_value *stack, const role roles[], int count, uin
 
 /* Looks at what was taken, and sets the axes by it. */
 static void describe(norm_call *c) {
+    if (c->op.kind == PLANISH_L2)
+        torch_throw("planish: L2 norms take a call each");
     norm_call_view(c, 0);
     const int32_t ndim = c->view[ROLE_X].ndim;
     const int32_t count = c->given[ROLE_WEIGHT] ? c->view[ROLE_WEIGHT].ndim : 1;

@@ -69,10 +69,10 @@ INLINE void NAME(mend_rstds)(const rows_f64 *v, rows_f64 *rstd) {
     *rstd = (rows_f64)(((rows_mask)mended & sound) | ((rows_mask)was & ~sound));
 }
 
-/* rule_rstd of rows that are shorter than the least length. */
-INLINE void NAME(clamp_rstds)(const norm_rule *rule, const rows_mask *clamped, rows_f64 *rstd) {
-    const rows_f64 most = {1 / rule->least, 1 / rule->least, 1 / rule->least, 1 / rule->least};
-    *rstd = (rows_f64)(((rows_mask)most & *clamped) | ((rows_mask)*rstd & ~*clamped));
+/* One value for some of TOGETHER rows. */
+INLINE void NAME(put_where)(const rows_mask *where, double value, rows_f64 *rows) {
+    const rows_f64 values = {value, value, value, value};
+    *rows = (rows_f64)(((rows_mask)values & *where) | ((rows_mask)*rows & ~*where));
 }
 
 /* Mean and rstd of TOGETHER rows from their moments. False where one is out of the compute type's
@@ -88,10 +88,12 @@ INLINE bool NAME(finish_moments)(const forward_args *a, const double m2[TOGETHER
     rows_f64 root = shifted;
     group_sqrt(&root);
     const rows_mask clamped = root < rule->least;
+    NAME(put_where)(&clamped, rule->least, &root);
     root = 1 / root;
-    if (sizeof(REAL) == 8)
+    if (sizeof(REAL) == 8) {
         NAME(mend_rstds)(&shifted, &root);
-    NAME(clamp_rstds)(rule, &clamped, &root);
+        NAME(put_where)(&clamped, 1 / rule->least, &root);
+    }
     memcpy(rstd, &root, sizeof root);
     const rows_mask in_range = (var < BIG) & (var >= least);
     return group_all(&in_range);
