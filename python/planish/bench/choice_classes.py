@@ -36,6 +36,8 @@ class Class:
         return self.layout.endswith("stages")
 
 
+#: On a GPU both 16-bit types take as long; f32 has no row there.
+_DTYPES = {"cuda": ("bf16",), "cpu": ("f32", "bf16")}
 #: Rows of these columns stand for those from the first number on. Up to 1024 inductor holds a row.
 _GPU_COLUMNS = {320: 160, 704: 474, 1600: 1025, 4608: 2715, 10240: 6869}
 _CPU_COLUMNS = {160: 80, 640: 320, 2560: 1280}
@@ -48,15 +50,20 @@ def _bounds(sizes: Sequence[int], at: int) -> tuple[int, int | None]:
 
 
 def _passes(
-    layout: str, dtype: str, shapes: Sequence[tuple[int, ...]], columns: Any, groups: int = 0
+    device: str,
+    layout: str,
+    dtype: str,
+    shapes: Sequence[tuple[int, ...]],
+    columns: Any,
+    groups: int = 0,
 ) -> Iterator[Class]:
     """Forward and backward of norms of these shapes, which differ in their elements."""
-    device = table.device_kind(torch.device("cuda" if dtype == "bf16" else "cpu"))
+    kind = table.device_kind(torch.device(device))
     for backward in (False, True):
         by: dict[str, list[tuple[int, ...]]] = {}
         for shape in shapes:
             counts = shape[1], math.prod(shape)
-            direction = table.direction_of(device, layout, *counts, backward)
+            direction = table.direction_of(kind, layout, *counts, backward)
             by.setdefault(direction, []).append(shape)
         for direction, own in by.items():
             sizes = [math.prod(shape) for shape in own]
@@ -65,7 +72,7 @@ def _passes(
                 yield Class(layout, dtype, direction, shape, columns, bounds, groups)
 
 
-def _rows(device: str, quick: bool) -> Iterator[Class]:
+def _rows(device: str, dtype: str, quick: bool) -> Iterator[Class]:
     cuda = device == "cuda"
     columns = _GPU_COLUMNS if cuda else _CPU_COLUMNS
     starts = [*columns.values(), None]
@@ -79,21 +86,25 @@ def _rows(device: str, quick: bool) -> Iterator[Class]:
         for at, cols in enumerate(columns):
             shapes = [(max(count // cols, 1), cols) for count in elements]
             bounds = starts[at], starts[at + 1]
-            yield from _passes(layout, "bf16" if cuda else "f32", shapes, bounds)
+            yield from _passes(device, layout, dtype, shapes, bounds)
 
 
-def _images(device: str, quick: bool) -> Iterator[Class]:
+def _images(device: str, dtype: str, quick: bool) -> Iterator[Class]:
     cuda = device == "cuda"
-    dtype = "bf16" if cuda else "f32"
     batch, channels, groups = (16, 192, 32) if cuda else (2, 48, 8)
     sides = [12, 48] if quick else [12, 48, 144] if cuda else [8, 24, 96]
     shapes = [(batch, channels, side, side) for side in sides]
     for layout in ("nchw", "nhwc"):
         for behind in ("", " with stages"):
-            yield from _passes(f"layer groups {layout}{behind}", dtype, shapes, (0, None), groups)
-    yield from _passes("layer channels", dtype, shapes, (0, None))
+            name = f"layer groups {layout}{behind}"
+            yield from _passes(device, name, dtype, shapes, (0, None), groups)
+    yield from _passes(device, "layer channels", dtype, shapes, (0, None))
 
 
 def classes(device: str, quick: bool) -> list[Class]:
     """What is measured on a kind of device."""
-    return [*_rows(device, quick), *_images(device, quick)]
+    return [
+        one
+        for dtype in _DTYPES[device]
+        for one in (*_rows(device, dtype, quick), *_images(device, dtype, quick))
+    ]

@@ -296,7 +296,7 @@ def _bounds_of(text: str) -> list[int | None]:
 
 def _compile_part(device: str, quick: bool, part: int, parts: int) -> None:
     torch._functorch.config.donated_buffer = False
-    shapes = {(one.layout, one.shape): one for one in classes(device, quick)}
+    shapes = {(one.layout, one.dtype, one.shape): one for one in classes(device, quick)}
     for one in list(shapes.values())[part::parts]:
         torch._dynamo.reset()
         leaves = _leaves(one, device, _DTYPES[one.dtype])

@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from planish.compile import formulas, table
+from planish.compile.joins import Join
 from planish.compile.neighbours import extra_passes
 from planish.compile.reading import Norm
 from planish.library.available import is_available
 from planish.operators.call import Tensors
 from planish.operators.formulas import Given
-from torch import fx
 
-__all__ = ["ALWAYS", "FASTER", "MODES", "NEVER", "Choice", "choose"]
+__all__ = ["ALWAYS", "FASTER", "MODES", "NEVER", "UNASKED", "Choice", "by_table", "choose"]
 
 #: planish where the table has it faster, or for every norm that it has.
 FASTER, ALWAYS = "faster", "always"
 MODES = (FASTER, ALWAYS)
 #: For measuring: planish for no norm.
 NEVER = "never"
+UNASKED = "no norm was asked for"
 
 
 class Choice(NamedTuple):
@@ -31,22 +32,27 @@ def _has_formula(norm: Norm) -> bool:
     return formulas.has_formula(Given(*values) if norm.is_backward else Tensors(*values))  # type: ignore[arg-type]
 
 
-def choose(norm: Norm, mode: str, joined: fx.Node | None = None) -> Choice:
-    """``joined``: the sum beside the norm that is part of it (neighbours.py)."""
+def choose(norm: Norm, mode: str, join: Join | None = None) -> Choice:
+    """``join``: the norm with what stands beside it and is to be part of its call (joins.py)."""
     if norm.x.device.type == "cuda" and not is_available("cuda"):
         return Choice(False, "planish has no kernels for this GPU")
     if norm.is_planishs and not _has_formula(norm):
         return Choice(True, "dropout and scales of a branch are planish's")
     if mode == NEVER:
-        return Choice(False, "no norm was asked for")
+        return Choice(False, UNASKED)
     if mode == ALWAYS:
         return Choice(True, "every norm was asked for")
-    site = table.site_of(norm)
+    site = table.site_of(norm if join is None else join.norm)
+    return by_table(site, extra_passes(norm, join))
+
+
+def by_table(site: table.Site | None, extra: float = 0.0) -> Choice:
+    """Of a pass of a norm; ``extra``: what inductor saves by its neighbours, as a share of it."""
     if site is None:
         return Choice(False, "the table has no such norms")
     row = table.look_up(site)
     if row is None:
         return Choice(False, f"the table has no row for {site.layout} on {site.device}")
-    wanted = table.MARGIN * (1 + extra_passes(norm, joined))
+    wanted = table.MARGIN * (1 + extra)
     found = f"measured {row.speedup:.2f} times as fast as inductor's; wanted {wanted:.2f}"
     return Choice(row.speedup >= wanted, found)

@@ -89,13 +89,12 @@ def compile_graph(
     from planish.compile import forms, joint, written
 
     forms.register()  # also for a graph that comes out of a cache
-    if isinstance(model, torch.fx.GraphModule):
-        written.rewrite(model, mode)
+    left = written.rewrite(model, mode) if isinstance(model, torch.fx.GraphModule) else []
     patches = config_patches or {}
     with config.patch(patches):
         whole = dict(decompositions or select_decomp_table())
     kept = _kept(whole) if decompositions is None else dict(_kept(whole))
-    chooses = joint.NormPass(mode, whole)
+    chooses = joint.NormPass(mode, whole, left)
     return _own()(
         model,
         inputs,

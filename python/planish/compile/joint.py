@@ -3,17 +3,28 @@ makes of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.pattern_matcher import stable_topological_sort
 
 import torch
-from planish.compile import choice, forms, neighbours, pairs, putting, reading, records, table
+from planish.compile import (
+    choice,
+    forms,
+    joins,
+    neighbours,
+    pairs,
+    putting,
+    reading,
+    records,
+    table,
+    written,
+)
 from planish.compile.reading import TORCHS, Norm, hint
 from planish.library.counts import count_compiled
-from torch import fx
+from torch import Tensor, fx
 
 __all__ = ["NormPass"]
 
@@ -22,8 +33,13 @@ class NormPass(CustomGraphPass):
     """inductor's joint_custom_pre_pass. Its uuid is all that a choice depends on, so that graphs
     that torch keeps on the disk are those of these choices."""
 
-    def __init__(self, mode: str, decompositions: dict[Any, Callable[..., Any]]) -> None:
-        self.mode = mode
+    def __init__(
+        self,
+        mode: str,
+        decompositions: dict[Any, Callable[..., Any]],
+        left: Sequence[written.Left] = (),
+    ) -> None:
+        self.mode, self.left = mode, list(left)
         self.formulas = putting.Formulas(decompositions)
 
     def uuid(self) -> Any:
@@ -31,7 +47,7 @@ class NormPass(CustomGraphPass):
 
     def __call__(self, graph: fx.Graph) -> None:
         forms.register()
-        number: int | None = None
+        number = self._record_left()
         for one in _graphs(graph):
             pairs.take_apart(one)
             for node in list(one.nodes):
@@ -40,31 +56,48 @@ class NormPass(CustomGraphPass):
                     self._place(node, number)
             stable_topological_sort(one)
 
+    def _record_left(self) -> int | None:
+        """Says what was left before the graph was differentiated; the graph's number."""
+        if not self.left:
+            return None
+        number = records.begin()
+        for name, x, whys in self.left:
+            for direction, why in whys.items():
+                _record(name, direction, x, choice.Choice(False, why), number)
+        self.left = []
+        return number
+
     def _place(self, node: fx.Node, number: int) -> None:
         norm = reading.read(node)
         if norm is None:
-            if node.target in TORCHS:
-                self._leave(node)
+            self._leave(node, number)
             return
-        taken, total = norm, None
+        taken, join = norm, None
         if self.mode == choice.FASTER:  # else the bits are those of eager calls
             # With a sum beside it a norm is one call or inductor's: a sum of its own is slower.
-            taken, total = neighbours.with_sum(norm) or (neighbours.without_copy(norm), None)
-        chosen = choice.choose(taken, self.mode, total)
+            join = joins.of(norm)
+            taken = neighbours.without_copy(norm) if join is None else join.norm
+        chosen = choice.choose(taken if join is None else norm, self.mode, join)
         if not chosen.planish and not putting.as_torchs(norm, self.formulas):
             if norm.node.target in TORCHS:
                 chosen = choice.Choice(False, "inductor has no formula; torch's kernel is called")
-                _record(norm, chosen, number)
+                _record_norm(norm, chosen, number)
                 return
             chosen = choice.Choice(True, "it has no formula in torch's operators")
         if chosen.planish:
             if norm.is_backward:
                 neighbours.make_views_again(taken)
-            putting.as_planish(taken, total)
-        _record(norm, chosen, number)
+            putting.as_planish(taken, join)
+        _record_norm(norm, chosen, number)
 
-    def _leave(self, node: fx.Node) -> None:
-        """As inductor has it, of a norm that planish has no operator for."""
+    def _leave(self, node: fx.Node, number: int) -> None:
+        """As it is, of a norm that planish has no operator for: torch's as inductor has it."""
+        if node.target not in TORCHS:
+            return
+        is_backward = "backward" in str(node.target)
+        direction, x = "backward" if is_backward else "forward", node.args[int(is_backward)]
+        chosen = choice.Choice(False, "planish has no operator for it")
+        _record(node.name, direction, reading.value(x), chosen, number)
         users = reading.users_of_results(node)
         if users is not None:
             results = {at: at for at in users}
@@ -81,14 +114,17 @@ def _graphs(graph: fx.Graph) -> list[fx.Graph]:
     return [graph, *inner]
 
 
-def _record(norm: Norm, chosen: choice.Choice, number: int) -> None:
-    x = norm.x
+def _record_norm(norm: Norm, chosen: choice.Choice, number: int) -> None:
     direction = "backward" if norm.is_backward else "forward"
+    _record(norm.node.name, direction, norm.x, chosen, number)
+
+
+def _record(name: str, direction: str, x: Tensor, chosen: choice.Choice, number: int) -> None:
     count_compiled(direction, chosen.planish, chosen.why)
     records.record(
         records.Entry(
             number,
-            norm.node.name,
+            name,
             direction,
             tuple(hint(size) for size in x.shape),
             str(x.dtype).removeprefix("torch."),

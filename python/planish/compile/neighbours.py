@@ -1,25 +1,23 @@
-"""What stands beside a norm in a graph: a sum in front of it, or behind its gradient, becomes part
-of planish's call; for what else inductor would have fused with the norm, it is said what a call of
-its own costs."""
+"""What stands beside a norm in a graph and is no part of planish's call (joins.py has what is): the
+copies and views of images, and what it costs that inductor would have fused its neighbours."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 from torch.utils.checkpoint import CheckpointPolicy
 
 import torch
+from planish.compile.joins import Join
 from planish.compile.reading import Norm, value
 from planish.operators import call
 from torch import fx
 
-__all__ = ["extra_passes", "make_views_again", "with_sum", "without_copy"]
+__all__ = ["extra_passes", "make_views_again", "without_copy"]
 
 aten, prims = torch.ops.aten, torch.ops.prims
-
-_SUM, _DX = 1, 0
-_DSUM_AT = 4
 
 _VIEWS = (
     *(aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.permute.default),
@@ -29,72 +27,7 @@ _VIEWS = (
 _POINTWISE = (prims.convert_element_type.default, aten.clone.default, aten._to_copy.default)
 
 
-# ---- Sums that become part of the call ----------------------------------------------------------
-
-
-def _is_sum_of_alike(node: Any) -> bool:
-    """Of two tensors that differ in nothing but their numbers."""
-    if not isinstance(node, fx.Node) or node.target is not aten.add.Tensor or node.kwargs:
-        return False
-    one, other = node.args
-    if not (isinstance(one, fx.Node) and isinstance(other, fx.Node)):
-        return False
-    a, b, made = value(one), value(other), value(node)
-    return all(
-        t.shape == made.shape and t.dtype == made.dtype and t.stride() == made.stride()
-        for t in (a, b)
-    )
-
-
-def _is_bare(norm: Norm) -> bool:
-    """Whether it is a norm of rows with weight and bias, and nothing else yet."""
-    values = norm.values()
-    stages = [values[4], *values[11:]] if norm.is_backward else [*values[1:5], *values[7:]]
-    x, reduce = norm.x, call.axes_of(norm.call.axes, 0)
-    last = list(range(x.dim() - len(reduce), x.dim()))
-    plain = not (norm.call.split or call.activation_in(norm.call.options))
-    return plain and reduce == last and all(stage is None for stage in stages)
-
-
-def with_sum(norm: Norm) -> tuple[Norm, fx.Node] | None:
-    """The norm with the sum beside it as one call, and the node of that sum, which the call's
-    result replaces; None where there is no such sum. Of a forward x is a sum, of a backward dx is
-    added to one other gradient."""
-    if not _is_bare(norm):
-        return None
-    return _behind_gradient(norm) if norm.is_backward else _in_front(norm)
-
-
-def _in_front(norm: Norm) -> tuple[Norm, fx.Node] | None:
-    total = norm.tensors[0]
-    inputs = [t for t in norm.tensors[1:] if t is not None]
-    if not _is_sum_of_alike(total) or any(t.op != "placeholder" for t in inputs):
-        return None
-    assert total is not None
-    one, other = cast("tuple[fx.Node, fx.Node]", total.args)
-    tensors = (one, other, *norm.tensors[2:])
-    options = norm.call.options | call.sum_bits(value(total).dtype)
-    return replace(norm, tensors=tensors, call=norm.call._replace(options=options)), total
-
-
-def _behind_gradient(norm: Norm) -> tuple[Norm, fx.Node] | None:
-    picked = [user for at, place in norm.results.items() if place == _DX for user in norm.users[at]]
-    if len(picked) != 1 or len(picked[0].users) != 1:
-        return None
-    (total,) = picked[0].users
-    if not _is_sum_of_alike(total) or value(total).dtype != norm.x.dtype:
-        return None
-    others = [node for node in total.all_input_nodes if node is not picked[0]]
-    if len(others) != 1 or _is_of(others[0], norm):
-        return None
-    tensors = list(norm.tensors)
-    tensors[_DSUM_AT] = others[0]
-    return replace(norm, tensors=tuple(tensors)), total
-
-
-def _is_of(node: Any, norm: Norm) -> bool:
-    """Whether it is one of the norm's other results."""
-    return isinstance(node, fx.Node) and norm.node in node.all_input_nodes
+# ---- Copies and views ----------------------------------------------------------------------------
 
 
 def without_copy(norm: Norm) -> Norm:
@@ -165,22 +98,32 @@ def _passes_before(norm: Norm, node: fx.Node | None) -> int:
     return 2 if all(user is norm.node for user in _consumers(made)) else 1
 
 
-def _passes_behind(norm: Norm, joined: fx.Node | None) -> int:
-    """Likewise of y or dx; ``joined``: the sum that the call returns in the place of dx."""
-    picked = [user for at, place in norm.results.items() if not place for user in norm.users[at]]
-    if joined is not None and norm.is_backward:
-        picked = [joined]
-    users = [user for node in picked for user in _consumers(node)]
+def _passes_behind(results: list[fx.Node], gone: Sequence[fx.Node]) -> int:
+    """Likewise of a result: y, dx or what the call returns in their place."""
+    users = [user for node in results for user in _consumers(node) if user not in gone]
     fused = [user for user in users if _is_pointwise(user)]
     if not fused:
         return 0
     return 2 if len(fused) == len(users) else 1
 
 
-def extra_passes(norm: Norm, joined: fx.Node | None = None) -> float:
+def _own_passes(join: Join) -> int:
+    """Over memory by the call: the tensors of x's size that it reads and writes."""
+    tensors = join.norm.tensors
+    if not join.norm.is_backward:
+        return 4  # with a sum that is read and written
+    return 3 + sum(tensor is not None for tensor in tensors[4:6]) + (1 in join.places)
+
+
+def extra_passes(norm: Norm, join: Join | None = None) -> float:
     """Passes over memory that inductor would have saved by fusing its own norm with what stands
-    around it, as a share of the norm's. ``joined``: the sum that is part of the call."""
-    own = 3 if norm.is_backward else 2
-    if joined is not None:
-        own += 1 if norm.is_backward else 2
-    return (_passes_before(norm, norm.tensors[0]) + _passes_behind(norm, joined)) / own
+    around it, as a share of the norm's. ``join``: the norm with what is part of its call."""
+    picked = [user for at, place in norm.results.items() if not place for user in norm.users[at]]
+    if join is None:
+        own = 3 if norm.is_backward else 2
+        return (_passes_before(norm, norm.tensors[0]) + _passes_behind(picked, ())) / own
+    results = [picked]
+    if norm.is_backward:
+        results = [[node] for place, node in join.places.items() if place <= 1]
+    behind = sum(_passes_behind(nodes, join.gone) for nodes in results)
+    return (_passes_before(norm, join.norm.tensors[0]) + behind) / _own_passes(join)

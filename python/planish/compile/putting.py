@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 import torch
 from planish.compile import forms, formulas
+from planish.compile.joins import Join
 from planish.compile.reading import TORCHS, Norm, value
 from planish.operators import call, fakes
 from torch import Tensor, fx
@@ -21,9 +22,6 @@ from torch import Tensor, fx
 __all__ = ["Formulas", "Writer", "as_planish", "as_torchs"]
 
 aten = torch.ops.aten
-
-#: The result of an operator that takes the place of a sum beside it.
-_SUM, _DX = 1, 0
 
 #: What a node's successors do not inherit: what its own result is.
 _OWN_META = ("val", "tensor_meta", "eager_input_vals", "example_value", "unbacked_bindings")
@@ -110,9 +108,9 @@ def _statistic(norm: Norm, writer: Writer, node: fx.Node | None) -> fx.Node | No
     )
 
 
-def as_planish(norm: Norm, total: fx.Node | None = None) -> None:
-    """One of planish's operators for graphs takes the place of the node, and of the sum beside it
-    that is part of the call."""
+def as_planish(norm: Norm, join: Join | None = None) -> None:
+    """One of planish's operators for graphs takes the place of the node, and of what stands beside
+    it that is part of the call."""
     writer = Writer(norm.node)
     tensors = list(norm.tensors)
     if norm.is_backward:
@@ -128,11 +126,15 @@ def as_planish(norm: Norm, total: fx.Node | None = None) -> None:
     name = forms.BACKWARD if norm.is_backward else forms.FORWARD
     target = forms.form(name, len(there), len(found))
     made = dict(zip(places, writer.several(target, arguments, found), strict=True))
-    if total is not None:
-        total.replace_all_uses_with(made[_DX if norm.is_backward else _SUM])
+    if join is None:
+        _hand_over(norm, made, writer)
+        return
+    for place, node in join.places.items():
+        node.replace_all_uses_with(writer.like(made[place], value(node)))
     _hand_over(norm, made, writer)
-    if total is not None:
-        total.graph.erase_node(total)
+    for node in join.gone:
+        if not node.users:
+            node.graph.erase_node(node)
 
 
 # ---- As torch's operators -----------------------------------------------------------------------

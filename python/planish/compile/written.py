@@ -1,97 +1,33 @@
 """Norms as a model's code writes them, found in the graph before it is differentiated: torch's RMS
-norm, RMS norms by their formula, and group norms with an activation behind them. They become
-planish::norm_forward, so that the backward is a norm's, too, and each of both is chosen later.
+norm, RMS norms by their formula, and torch's norms with a modulation or an activation behind them.
+They become planish::norm_forward, so that the backward is a norm's, too, and each of both is chosen
+later.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-from planish.compile import choice, table
+from planish.compile import behind, choice, nodes, table
+from planish.compile.behind import Found
 from planish.operators import call
 from planish.operators.arguments import DTYPES, rms_eps
-from planish.operators.call import Call
+from planish.operators.call import Tensors
 from torch import Tensor, fx
 
-__all__ = ["rewrite"]
+__all__ = ["Left", "rewrite"]
 
 _HALVES = (torch.float16, torch.bfloat16)
-_CASTS = {
-    "float": torch.float32,
-    "half": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "double": torch.float64,
-}
-_ACTIVATIONS = ("silu", "relu", "gelu")
 
 
-class _Found(NamedTuple):
-    """A norm: its tensors, what norm_forward takes behind them, and the node that it replaces."""
+class Left(NamedTuple):
+    """A norm that stays as it is written, what it is of, and why for each pass."""
 
-    node: fx.Node
-    x: fx.Node
-    weight: Any
-    bias: Any
-    call: Call
-
-
-# ---- Nodes ---------------------------------------------------------------------------------------
-
-
-def _value(node: Any) -> Any:
-    if not isinstance(node, fx.Node):
-        return None
-    return node.meta.get("example_value", node.meta.get("val"))
-
-
-def _name(node: Any) -> str:
-    """What a node does, however it is written: by a method, a function or an operator."""
-    if not isinstance(node, fx.Node):
-        return ""
-    if node.op == "call_method":
-        return str(node.target)
-    if node.op != "call_function":
-        return ""
-    packet = getattr(node.target, "overloadpacket", node.target)
-    return str(getattr(packet, "__name__", ""))
-
-
-def _argument(node: fx.Node, place: int, name: str, default: Any = None) -> Any:
-    if name in node.kwargs:
-        return node.kwargs[name]
-    return node.args[place] if len(node.args) > place else default
-
-
-def _only_user(node: fx.Node) -> fx.Node | None:
-    return next(iter(node.users)) if len(node.users) == 1 else None
-
-
-def _is_cast(node: Any) -> bool:
-    """Whether it is a node's other dtype and nothing else."""
-    name = _name(node)
-    if name not in ("to", "_to_copy", "type_as", *_CASTS):
-        return False
-    source, made = _value(node.args[0]), _value(node)
-    if not isinstance(source, Tensor) or not isinstance(made, Tensor):
-        return False
-    return source.device == made.device and source.shape == made.shape
-
-
-def _source(node: Any) -> Any:
-    """What a cast is of; the node itself if it is none."""
-    while _is_cast(node):
-        node = node.args[0]
-    return node
-
-
-def _other(node: fx.Node, one: fx.Node) -> Any:
-    """The other of two operands; None where there are not two."""
-    if len(node.args) != 2 or node.kwargs or one not in node.args:
-        return None
-    return node.args[1] if node.args[0] is one else node.args[0]
+    name: str
+    x: Tensor
+    why: dict[str, str]
 
 
 # ---- RMS norms by their formula ------------------------------------------------------------------
@@ -99,7 +35,7 @@ def _other(node: fx.Node, one: fx.Node) -> Any:
 
 def _squared(node: Any) -> Any:
     """x of x ** 2, in each way to write it."""
-    name = _name(node)
+    name = nodes.name(node)
     if name in ("pow", "pow_") and len(node.args) == 2 and node.args[1] in (2, 2.0):
         return node.args[0]
     if name == "square":
@@ -111,62 +47,74 @@ def _squared(node: Any) -> Any:
 
 def _mean_square(node: Any) -> Any:
     """x of the mean of x ** 2 over the last axis, which stays."""
-    if _name(node) != "mean" or "dtype" in node.kwargs:
+    if nodes.name(node) != "mean" or "dtype" in node.kwargs:
         return None
-    axis, kept = _argument(node, 1, "dim"), _argument(node, 2, "keepdim", False)
+    axis, kept = nodes.argument(node, 1, "dim"), nodes.argument(node, 2, "keepdim", False)
     axis = axis[0] if isinstance(axis, list | tuple) and len(axis) == 1 else axis
     x = _squared(node.args[0])
     if x is None or kept is not True or not isinstance(axis, int):
         return None
-    return x if axis in (-1, _value(x).dim() - 1) else None
+    return x if axis in (-1, nodes.value(x).dim() - 1) else None
 
 
 def _weighed(product: fx.Node, x: Tensor) -> tuple[fx.Node, Any, int, bool] | None:
     """What follows x / rms(x): the node of the result, weight, its offset, and whether xhat is
     rounded before it."""
-    at, rounded = product, False
-    cast = _only_user(at)
-    if cast is not None and _is_cast(cast) and _value(cast).dtype == x.dtype:
+    at, rounded, made = product, False, nodes.value(product)
+    cast = nodes.only_user(at)
+    if cast is not None and nodes.is_cast(cast) and nodes.value(cast).dtype == x.dtype:
         at, rounded = cast, True
-    times = _only_user(at)
-    if times is None or _name(times) != "mul":
-        return (at, None, 0, False) if at is not product or x.dtype == _value(at).dtype else None
-    weight, offset = _other(times, at), 0
-    inner = _source(weight)
-    if _name(inner) == "add" and len(inner.args) == 2 and 1 in inner.args[:2]:
+    unweighed = (at, None, 0, False) if at is not product or x.dtype == made.dtype else None
+    times = nodes.only_user(at)
+    if times is None or nodes.name(times) != "mul":
+        return unweighed
+    weight, offset = nodes.other(times, at), 0
+    inner = nodes.source(weight)
+    if nodes.name(inner) == "add" and len(inner.args) == 2 and 1 in inner.args[:2]:
         weight = inner.args[1] if inner.args[0] == 1 else inner.args[0]
         offset = 1
-    weight = _source(weight)
-    if not isinstance(_value(weight), Tensor) or list(_value(weight).shape) != [x.shape[-1]]:
-        return None
-    behind = _only_user(times)
-    if not rounded and behind is not None and _is_cast(behind) and _value(behind).dtype == x.dtype:
+    weight = nodes.source(weight)
+    given = nodes.value(weight)
+    if not isinstance(given, Tensor) or list(given.shape) != [x.shape[-1]]:
+        return unweighed
+    behind = nodes.only_user(times)
+    if (
+        not rounded
+        and behind is not None
+        and nodes.is_cast(behind)
+        and nodes.value(behind).dtype == x.dtype
+    ):
         times = behind
     return times, weight, offset, rounded and x.dtype in _HALVES
 
 
-def _by_formula(node: fx.Node) -> _Found | None:
+def _by_formula(node: fx.Node) -> Found | None:
     """Of the node of a reciprocal square root."""
     inside = node.args[0]
-    if _name(inside) != "add" or len(inside.args) != 2:  # type: ignore[union-attr]
+    if nodes.name(inside) != "add" or len(inside.args) != 2:  # type: ignore[union-attr]
         return None
     variance, eps = inside.args  # type: ignore[union-attr]
     if isinstance(variance, float):
         variance, eps = eps, variance
-    wide, product = _mean_square(variance), _only_user(node)
-    if wide is None or not isinstance(eps, float) or product is None or _name(product) != "mul":
+    wide, product = _mean_square(variance), nodes.only_user(node)
+    if (
+        wide is None
+        or not isinstance(eps, float)
+        or product is None
+        or nodes.name(product) != "mul"
+    ):
         return None
-    x = _source(wide)
-    if _other(product, node) not in (wide, x) or not isinstance(_value(x), Tensor):
+    x = nodes.source(wide)
+    if nodes.other(product, node) not in (wide, x) or not isinstance(nodes.value(x), Tensor):
         return None
-    value = _value(x)
-    if value.dtype in _HALVES and _value(wide).dtype != torch.float32:
+    value = nodes.value(x)
+    if value.dtype in _HALVES and nodes.value(wide).dtype != torch.float32:
         return None  # its squares are rounded
     found = _weighed(product, value)
     if found is None:
         return None
     result, weight, offset, rounds = found
-    if rounds and (weight is None or _value(weight).dtype != value.dtype or offset):
+    if rounds and (weight is None or nodes.value(weight).dtype != value.dtype or offset):
         return None
     made = call.make_call(
         *([value.dim() - 1],) * 2,
@@ -174,117 +122,143 @@ def _by_formula(node: fx.Node) -> _Found | None:
         rms=True,
         weight_offset=offset,
         round_xhat=rounds,
-        dtype=_value(result).dtype,
+        dtype=nodes.value(result).dtype,
     )
-    return _Found(result, x, weight, None, made)
+    return Found(result, Tensors(x, weight=weight), made)
 
 
 # ---- torch's functions ---------------------------------------------------------------------------
 
 
-def _torchs_rms(node: fx.Node) -> _Found | None:
-    x, shape = node.args[0], _argument(node, 1, "normalized_shape")
-    weight, eps = _argument(node, 2, "weight"), _argument(node, 3, "eps")
-    value = _value(x)
+def _torchs_rms(node: fx.Node) -> Found | None:
+    x, shape = node.args[0], nodes.argument(node, 1, "normalized_shape")
+    weight, eps = nodes.argument(node, 2, "weight"), nodes.argument(node, 3, "eps")
+    value = nodes.value(x)
     if not isinstance(value, Tensor) or not isinstance(shape, list | tuple | torch.Size):
         return None
-    count, given = len(shape), _value(weight)
+    count, given = len(shape), nodes.value(weight)
     fits = 0 < count <= value.dim() and (weight is None or list(given.shape) == list(shape))
-    if not fits or _value(node).dtype != value.dtype or isinstance(eps, fx.Node):
+    if not fits or nodes.value(node).dtype != value.dtype or isinstance(eps, fx.Node):
         return None
     axes = list(range(value.dim() - count, value.dim()))
     made = call.make_call(axes, axes, eps=rms_eps(eps, value), rms=True)
-    return _Found(node, x, weight, None, made)  # type: ignore[arg-type]
+    return Found(node, Tensors(x, weight=weight), made)  # type: ignore[arg-type]
 
 
-def _activated_group(node: fx.Node) -> _Found | None:
-    behind = _only_user(node)
-    name = _name(behind)
-    x, groups = node.args[0], _argument(node, 1, "num_groups")
-    weight, bias = _argument(node, 2, "weight"), _argument(node, 3, "bias")
-    eps = _argument(node, 4, "eps", 1e-5)
-    value = _value(x)
-    if behind is None or name not in _ACTIVATIONS or not isinstance(value, Tensor):
+def _torchs(node: fx.Node, groups: bool) -> Found | None:
+    """A layer norm over the last axis, or a group norm."""
+    x, sizes = node.args[0], nodes.argument(node, 1, "num_groups" if groups else "normalized_shape")
+    weight, bias = nodes.argument(node, 2, "weight"), nodes.argument(node, 3, "bias")
+    eps, value = nodes.argument(node, 4, "eps", 1e-5), nodes.value(x)
+    if not isinstance(value, Tensor) or not isinstance(eps, float):
         return None
-    if not (isinstance(groups, int) and isinstance(eps, float)) or value.dim() < 3:
+    if groups and not (isinstance(sizes, int) and value.dim() >= 3):
         return None
-    if name == "gelu" and behind.kwargs.get("approximate", "none") == "tanh":
-        name = "gelu_tanh"
-    if any(_value(p) is not None and _value(p).dtype != value.dtype for p in (weight, bias)):
+    if not groups and not (isinstance(sizes, list | tuple | torch.Size) and len(sizes) == 1):
         return None
+    given = [nodes.value(parameter) for parameter in (weight, bias) if parameter is not None]
+    if any(tensor.dtype != value.dtype for tensor in given):
+        return None
+    last = value.dim() - 1
     made = call.make_call(
-        range(2, value.dim() + 1),
-        (1, 2),
-        split=groups,
+        range(2, value.dim() + 1) if groups else [last],
+        (1, 2) if groups else [last],
+        split=sizes if groups else 0,
         eps=eps,
         rms=False,
-        activation=call.ACTIVATIONS[name],
-        dense=_value(node).is_contiguous(),
+        dense=nodes.value(node).is_contiguous(),
     )
-    return _Found(behind, x, weight, bias, made)  # type: ignore[arg-type]
+    return Found(node, Tensors(x, weight=weight, bias=bias), made)  # type: ignore[arg-type]
 
 
 # ---- The graph -----------------------------------------------------------------------------------
 
 
-def _norms(graph: fx.Graph, mode: str) -> Iterator[_Found]:
+def _norms(graph: fx.Graph) -> Iterator[Found]:
+    """Without what stands behind them."""
     for node in graph.nodes:
-        name, found = _name(node), None
+        name, found = nodes.name(node), None
         if name == "rsqrt":
             found = _by_formula(node)
         elif name == "rms_norm":
             found = _torchs_rms(node)
-        elif name == "group_norm" and mode == choice.FASTER:
-            found = _activated_group(node)
+        elif name in ("layer_norm", "group_norm"):
+            found = _torchs(node, name == "group_norm")
         if found is not None and _runs(found):
             yield found
 
 
-def _runs(found: _Found) -> bool:
-    tensors = [_value(t) for t in (found.x, found.weight, found.bias) if t is not None]
+def _runs(found: Found) -> bool:
+    if not isinstance(nodes.value(found.node), Tensor):
+        return False
+    tensors = [nodes.value(tensor) for tensor in found.tensors if tensor is not None]
     if not all(isinstance(t, Tensor) and t.dtype in DTYPES for t in tensors):
         return False
     device = tensors[0].device
     return device.type in ("cpu", "cuda") and all(t.device == device for t in tensors)
 
 
-def _is_worth(found: _Found, mode: str) -> bool:
+def _choices(found: Found) -> dict[str, choice.Choice]:
+    """By the table alone, for each pass that there is."""
+    passes = ["forward"]
+    if nodes.value(found.node).requires_grad:
+        passes.append("backward")
+    x = nodes.value(found.tensors.x)
+    return {
+        name: choice.by_table(table.site(x, found.call, found.staged, name == "backward"))
+        for name in passes
+    }
+
+
+def _is_worth(found: Found) -> bool:
     """Whether one of the passes may become planish's: else the graph stays as it is."""
-    if mode == choice.ALWAYS:
-        return True
-    sites = [table.site(_value(found.x), found.call, False, backward) for backward in (False, True)]
-    rows = [None if site is None else table.look_up(site) for site in sites]
-    return any(row is not None and row.speedup >= table.MARGIN for row in rows)
+    return any(chosen.planish for chosen in _choices(found).values())
 
 
 def _is_autocast(graph: fx.Graph) -> bool:
     """Whether dtypes are not what the nodes say."""
     if any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda")):
         return True
-    return any("autocast" in _name(node) for node in graph.nodes)
+    return any("autocast" in nodes.name(node) for node in graph.nodes)
 
 
-def rewrite(module: fx.GraphModule, mode: str) -> None:
-    """Puts norm_forward in the place of the norms of a graph that is not differentiated yet."""
-    graph = module.graph
-    if mode == choice.NEVER or _is_autocast(graph):
-        return
-    found = [one for one in _norms(graph, mode) if _is_worth(one, mode)]
-    for one in found:
-        none = None
-        with graph.inserting_before(one.node):
-            whole = graph.call_function(
-                torch.ops.planish.norm_forward.default,
-                (one.x, none, none, none, none, one.weight, one.bias, none, none, none, *one.call),
-            )
-            y = graph.call_function(operator.getitem, (whole, 0))
-        for made in (whole, y):
-            made.meta = {
-                k: v for k, v in one.node.meta.items() if k not in ("example_value", "val")
-            }
-        if _value(one.node) is not None:
-            y.meta["example_value"] = _value(one.node)
-        one.node.replace_all_uses_with(y)
-    if found:
+def _taken(found: Found, mode: str) -> Found | None:
+    """The norm, with what stands behind it where that is faster, if it is to be planish's."""
+    is_rms = bool(found.call.options & call.RMS)
+    if mode == choice.ALWAYS:  # torch's other norms are still whole later
+        return found if is_rms else None
+    staged = behind.with_stages(found)
+    if staged is not found and _is_worth(staged):
+        return staged
+    return found if is_rms and _is_worth(found) else None
+
+
+def _left(found: Found, why: str | None) -> Left:
+    chosen = _choices(found)
+    whys = {name: why or one.why for name, one in chosen.items()}
+    return Left(found.node.name, nodes.value(found.tensors.x), whys)
+
+
+def rewrite(module: fx.GraphModule, mode: str) -> list[Left]:
+    """Puts norm_forward in the place of the norms of a graph that is not differentiated yet. What
+    is left, of those that are taken apart before planish sees them again."""
+    graph, why = module.graph, None
+    if mode == choice.NEVER:
+        why = choice.UNASKED
+    elif _is_autocast(graph):
+        why = "autocast changes the dtypes of a norm that is written out"
+    left, taken = [], []
+    for one in list(_norms(graph)):
+        found = None if why else _taken(one, mode)
+        if found is not None:
+            taken.append(found)
+        elif one.call.options & call.RMS:
+            left.append(_left(one, why))
+    replaced: dict[fx.Node, fx.Node] = {}
+    for found in taken:
+        tensors = Tensors(*(replaced.get(t, t) for t in found.tensors))
+        replaced[found.node] = behind.put(found._replace(tensors=tensors))
+    if taken:
         graph.eliminate_dead_code()
         module.recompile()
+    return left

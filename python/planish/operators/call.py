@@ -115,7 +115,7 @@ def pack_options(
     dresidual: x's). ``more``: further bits."""
     options = RMS * rms | ROUND_XHAT * round_xhat | GATE_BEFORE * gate_before
     options |= DENSE * dense | SAVE * save | more
-    options |= activation << _ACTIVATION_AT | weight_offset << _WEIGHT_OFFSET_AT
+    options |= activation_bits(activation) | weight_offset << _WEIGHT_OFFSET_AT
     options |= wanted << WANTED_AT
     options |= (0 if dtype is None else _NUMBERS[dtype] + 1) << _DTYPE_AT
     return options | (0 if sum_dtype is None else _NUMBERS[sum_dtype] + 1) << _SUM_DTYPE_AT
@@ -136,6 +136,16 @@ def sum_dtype_in(options: int) -> torch.dtype | None:
 def sum_bits(dtype: torch.dtype) -> int:
     """The options that ask for a sum of this dtype."""
     return (_NUMBERS[dtype] + 1) << _SUM_DTYPE_AT
+
+
+def dtype_bits(dtype: torch.dtype) -> int:
+    """The options that ask for y, q or dx of this dtype."""
+    return (_NUMBERS[dtype] + 1) << _DTYPE_AT
+
+
+def activation_bits(activation: int) -> int:
+    """The options that ask for an activation by its number."""
+    return activation << _ACTIVATION_AT
 
 
 def activation_in(options: int) -> int:

@@ -1,0 +1,154 @@
+"""What a model writes behind a norm, found in the graph before it is differentiated: a modulation,
+as diffusion transformers have it, and an activation. They become stages of the norm's call."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, NamedTuple
+
+import torch
+from planish.compile import nodes
+from planish.operators import call
+from planish.operators.arguments import DTYPES
+from planish.operators.call import Call
+from torch import Tensor, fx
+
+__all__ = ["Found", "put", "with_stages"]
+
+_ACTIVATIONS = ("silu", "relu", "gelu")
+#: What gives a modulation its rank, beside indexing with None.
+_VIEWS = ("unsqueeze", "view", "reshape")
+
+
+class Found(NamedTuple):
+    """A norm: what norm_forward takes of it, and the node whose place that takes."""
+
+    node: fx.Node
+    #: A node in the place of each of planish.operators.call.Tensors.
+    tensors: Any
+    call: Call
+    #: What scale is seen through, the innermost view first.
+    views: tuple[fx.Node, ...] = ()
+
+    @property
+    def staged(self) -> bool:
+        """Whether there are other tensors than weight and bias."""
+        given = self.tensors._replace(weight=None, bias=None)
+        return any(tensor is not None for tensor in given[1:])
+
+
+def with_stages(found: Found) -> Found:
+    """The norm with what stands behind it and nothing else reads; the same where nothing does."""
+    if found.call.options & call.ROUND_XHAT:
+        return found
+    return _activated(_modulated(found))
+
+
+# ---- Modulation ----------------------------------------------------------------------------------
+
+
+def _is_like(node: Any, x: Tensor) -> bool:
+    value = nodes.value(node)
+    return isinstance(value, Tensor) and value.shape == x.shape
+
+
+def _axes(tensor: Any, x: Tensor) -> list[int] | None:
+    """The axes of x along which a modulation varies; None for what is none. With it the result has
+    x's shape, so that its other sizes are 1."""
+    value, ndim = nodes.value(tensor), x.dim()
+    if not isinstance(value, Tensor) or value.dtype not in DTYPES or value.device != x.device:
+        return None
+    if value.dim() not in (1, ndim) or value.shape[-1] != x.shape[-1]:
+        return None
+    sizes = [1] * (ndim - value.dim()) + list(value.shape)
+    return [axis for axis, size in enumerate(sizes) if axis == ndim - 1 or size != 1]
+
+
+def _is_view(node: Any) -> bool:
+    """Of what is at the node's first place."""
+    if nodes.name(node) in _VIEWS:
+        return True
+    if nodes.name(node) != "getitem" or not isinstance(node.args[1], tuple):
+        return False
+    return all(one is None or one == slice(None) for one in node.args[1])
+
+
+def _less_one(factor: Any) -> tuple[fx.Node, tuple[fx.Node, ...]] | None:
+    """scale of 1 + scale, and the views of that; None where this is no such sum."""
+    views: list[fx.Node] = []
+    while _is_view(factor):
+        views.insert(0, factor)
+        factor = factor.args[0]
+    if nodes.name(factor) != "add" or len(factor.args) != 2 or factor.kwargs:
+        return None
+    one, scale = factor.args
+    if isinstance(one, fx.Node):
+        one, scale = scale, one
+    if isinstance(one, fx.Node) or one != 1 or not isinstance(scale, fx.Node):
+        return None
+    return scale, tuple(views)
+
+
+def _modulated(found: Found) -> Found:
+    """Of a norm over the last axis."""
+    x = nodes.value(found.tensors.x)
+    if found.call.split or call.axes_of(found.call.axes, 0) != [x.dim() - 1]:
+        return found
+    times = nodes.only_user(found.node)
+    if times is None or nodes.name(times) != "mul" or not _is_like(times, x):
+        return found
+    factor = nodes.other(times, found.node)
+    axes = _axes(factor, x)
+    scale = None if axes is None else _less_one(factor)
+    if axes is None or scale is None:
+        return found
+    at, shift = times, None
+    plus = nodes.only_user(times)
+    if plus is not None and nodes.name(plus) == "add":
+        addend = nodes.other(plus, times)
+        if _axes(addend, x) == axes and _is_like(plus, x):
+            at, shift = plus, addend
+    options = found.call.options & ~call.DTYPE | call.dtype_bits(nodes.value(at).dtype)
+    reduce, affine, column, _ = (call.axes_of(found.call.axes, place) for place in range(4))
+    made = found.call._replace(axes=call.pack_axes(reduce, affine, column, axes), options=options)
+    return Found(at, found.tensors._replace(scale=scale[0], shift=shift), made, scale[1])
+
+
+# ---- Activations ---------------------------------------------------------------------------------
+
+
+def _activated(found: Found) -> Found:
+    behind = nodes.only_user(found.node)
+    name = nodes.name(behind)
+    if behind is None or name not in _ACTIVATIONS:
+        return found
+    made = nodes.value(behind)
+    if not isinstance(made, Tensor) or made.dtype != nodes.value(found.node).dtype:
+        return found
+    if name == "gelu" and nodes.argument(behind, 1, "approximate", "none") == "tanh":
+        name = "gelu_tanh"
+    options = found.call.options | call.activation_bits(call.ACTIVATIONS[name])
+    return found._replace(node=behind, call=found.call._replace(options=options))
+
+
+# ---- The graph -----------------------------------------------------------------------------------
+
+
+def put(found: Found) -> fx.Node:
+    """norm_forward in the place of the node: what is now its result."""
+    node, scale = found.node, found.tensors.scale
+    graph = node.graph
+    with graph.inserting_before(node):
+        for view in found.views:
+            scale = graph.create_node(view.op, view.target, (scale, *view.args[1:]), view.kwargs)
+            scale.meta = dict(view.meta)
+        tensors = found.tensors._replace(scale=scale)
+        whole = graph.call_function(torch.ops.planish.norm_forward.default, (*tensors, *found.call))
+        y = graph.call_function(operator.getitem, (whole, 0))
+    own = ("example_value", "val")
+    for made in (whole, y):
+        made.meta = {key: known for key, known in node.meta.items() if key not in own}
+    if nodes.value(node) is not None:
+        y.meta["example_value"] = nodes.value(node)
+    node.replace_all_uses_with(y)
+    return y
