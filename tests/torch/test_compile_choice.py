@@ -176,6 +176,25 @@ def test_a_sum_beside_a_norm_is_a_pass_of_its_own(rows: Any) -> None:  # noqa: F
     assert names["aten::add"] == 1, names  # the last one, behind which there is no norm
 
 
+def test_a_gradient_that_waits_for_products_costs_a_pass(rows: Any) -> None:  # noqa: F811
+    """That of a residual stream is stored, for the products of the block before read it."""
+    rows(forward=9.0, backward=1.1)
+    run, graphs = compiled(Residual(), choice.FASTER)
+    results_of(run, None, torch.randn(6, 16))
+    assert graphs.counted()[BACKWARD] == 3
+
+
+def test_an_operator_of_two_results_costs_nothing(rows: Any) -> None:  # noqa: F811
+    def behind(x: Tensor) -> Tensor:
+        y = F.layer_norm(x, (16,))
+        return y.sin() * y.cos() + y
+
+    rows(forward=1.5)
+    run, graphs = compiled(behind, choice.FASTER)
+    run(torch.randn(6, 16))
+    assert graphs.counted()[FORWARD] == 0
+
+
 def test_a_norm_without_its_sum_is_taken(rows: Any, monkeypatch: Any) -> None:  # noqa: F811
     """inductor fuses the sum: beside it a fast norm alone is slow."""
     rows(forward=9.0, backward=9.0)

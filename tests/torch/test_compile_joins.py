@@ -270,3 +270,53 @@ def test_always_scales_a_branch(kind: str) -> None:
     close(results_of(run, model, *inputs), results_of(model, model, *inputs))
     names = set().union(*given_to(graphs)["forward"], *given_to(graphs)["backward"])
     assert not {"residual", "column_scale", "scale", "dsum"} & names, names
+
+
+# ---- Models of other libraries -------------------------------------------------------------------
+
+
+def diffusion_transformer() -> tuple[nn.Module, dict[str, Any]]:
+    diffusers = pytest.importorskip("diffusers")
+    sizes = {"num_attention_heads": 2, "attention_head_dim": 16, "num_layers": 2}
+    model = diffusers.DiTTransformer2DModel(in_channels=4, out_channels=4, sample_size=8, **sizes)
+    labels = torch.tensor([3, 4])
+    inputs = {"hidden_states": torch.randn(2, 4, 8, 8), "timestep": labels, "class_labels": labels}
+    return model.eval(), inputs | {"return_dict": False}  # training draws which labels are dropped
+
+
+def vision_transformer() -> tuple[nn.Module, dict[str, Any]]:
+    timm = pytest.importorskip("timm")
+    sizes = {"img_size": 32, "embed_dim": 32, "depth": 2, "num_heads": 2}
+    model = timm.create_model("deit3_small_patch16_224", num_classes=3, **sizes)
+    return model, {"x": torch.randn(2, 3, 32, 32)}
+
+
+#: The model, and how many of its norms have each of these, forward and backward. The first norm of
+#: the DiT is of a permuted image, so that the sum behind it is of two layouts.
+WHOLE: dict[str, tuple[Callable[[], Any], dict[str, tuple[int, int]]]] = {
+    "DiT": (diffusion_transformer, {"scale": (4, 4), "residual": (3, 0), "column_scale": (3, 4)}),
+    "ViT": (vision_transformer, {"residual": (4, 0), "column_scale": (4, 4)}),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_model_of_another_library_has_passes_beside_its_norms(name: str, rows: Any) -> None:  # noqa: F811
+    rows(forward=9.0, backward=9.0)
+    torch.manual_seed(0)
+    (model, inputs), wanted = WHOLE[name][0](), WHOLE[name][1]
+    parameters = list(model.parameters())
+    for parameter in parameters:  # LayerScale begins at 1e-5 or so, modulations at 0
+        nn.init.normal_(parameter, std=0.1)
+
+    def gradients(run: Any) -> list[Tensor]:
+        found = run(**inputs)
+        found = found[0] if isinstance(found, tuple) else found
+        given = torch.autograd.grad(found.sin().sum(), parameters, allow_unused=True)
+        return [found.detach(), *(g for g in given if g is not None)]
+
+    run, graphs = compiled(model, choice.FASTER, fullgraph=False)
+    close(gradients(run), gradients(model), 1e-3)
+    forwards, backwards = given_to(graphs).values()
+    for tensor, counts in wanted.items():
+        have = [sum(tensor in names for names in found) for found in (forwards, backwards)]
+        assert tuple(have) == counts, (tensor, have)

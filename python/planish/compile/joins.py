@@ -4,7 +4,7 @@ over the last axes, and is used only where nothing else reads what the call does
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from planish.operators.call import Tensors
 from planish.operators.formulas import Given
 from torch import Tensor, fx
 
-__all__ = ["Join", "of"]
+__all__ = ["Join", "depends", "of"]
 
 aten = torch.ops.aten
 
@@ -68,14 +68,16 @@ def _are_alike(node: fx.Node, other: fx.Node) -> bool:
     return bool(a.shape == b.shape and a.dtype == b.dtype and a.stride() == b.stride())
 
 
-def _depends(node: fx.Node, on: fx.Node) -> bool:
-    """Whether a node is another one, or made of it."""
+def depends(
+    node: fx.Node, on: fx.Node, through: Callable[[fx.Node], bool] = lambda _: True
+) -> bool:
+    """Whether a node is another one, or made of it by operators of this kind alone."""
     seen, waiting = {node}, [node]
     while waiting:
         node = waiting.pop()
         if node is on:
             return True
-        for source in node.all_input_nodes:
+        for source in node.all_input_nodes if through(node) else ():
             if source not in seen:
                 seen.add(source)
                 waiting.append(source)
@@ -132,7 +134,7 @@ def _in_front(norm: Norm) -> Join | None:
         return None
     assert total is not None
     others = [tensor for tensor in norm.tensors[1:] if tensor is not None]
-    if any(_depends(tensor, total) for tensor in others):
+    if any(depends(tensor, total) for tensor in others):
         return None  # the call returns the sum: it cannot be given what is made of it
     one, other = cast("tuple[fx.Node, fx.Node]", total.args)
     options = norm.call.options | call.sum_bits(value(total).dtype)
@@ -179,7 +181,7 @@ def _sum_with(dx: fx.Node, norm: Norm) -> fx.Node | None:
     if not _is_sum_of_alike(total) or value(total).dtype != norm.x.dtype:
         return None
     others = [node for node in total.all_input_nodes if node is not dx]
-    if len(others) != 1 or _depends(others[0], norm.node):
+    if len(others) != 1 or depends(others[0], norm.node):
         return None
     return total
 
@@ -196,7 +198,7 @@ def _with_branch(norm: Norm, gradient: fx.Node, gone: tuple[fx.Node, ...]) -> Jo
         break
     else:
         return None
-    if not _are_alike(gradient, norm.tensors[1]) or _depends(scale, norm.node):  # type: ignore[arg-type]
+    if not _are_alike(gradient, norm.tensors[1]) or depends(scale, norm.node):  # type: ignore[arg-type]
         return None
     tensors, places = list(norm.tensors), {_DX: scaled}
     tensors[_COLUMN_AT] = scale
@@ -234,6 +236,6 @@ def _sums_with_branch(
                 continue
             dims = {axis % x.dim() for axis in cast("list[int]", total.args[1])}
             over = {axis for axis in dims if x.shape[axis] != 1}
-            if over == summed and not _depends(branch, norm.node):
+            if over == summed and not depends(branch, norm.node):
                 return branch, product, total
     return None

@@ -3,6 +3,7 @@ copies and views of images, and what it costs that inductor would have fused its
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
@@ -10,7 +11,7 @@ from typing import cast
 from torch.utils.checkpoint import CheckpointPolicy
 
 import torch
-from planish.compile.joins import Join
+from planish.compile.joins import Join, depends
 from planish.compile.reading import Norm, value
 from planish.operators import call
 from torch import fx
@@ -98,10 +99,23 @@ def _passes_before(norm: Norm, node: fx.Node | None) -> int:
     return 2 if all(user is norm.node for user in _consumers(made)) else 1
 
 
-def _passes_behind(results: list[fx.Node], gone: Sequence[fx.Node]) -> int:
+def _fuses(node: fx.Node) -> bool:
+    return node.target is operator.getitem or _is_nothing(node) or _is_pointwise(node)
+
+
+def _is_fused(user: fx.Node, norm: fx.Node) -> bool:
+    """Whether inductor would have fused an operator with the norm whose result it reads: not where
+    another operand waits for a product of that, as in the gradient of a residual stream."""
+    if not _is_pointwise(user):
+        return False
+    sources = user.all_input_nodes
+    return not any(depends(one, norm) and not depends(one, norm, _fuses) for one in sources)
+
+
+def _passes_behind(results: list[fx.Node], gone: Sequence[fx.Node], norm: fx.Node) -> int:
     """Likewise of a result: y, dx or what the call returns in their place."""
     users = [user for node in results for user in _consumers(node) if user not in gone]
-    fused = [user for user in users if _is_pointwise(user)]
+    fused = [user for user in users if _is_fused(user, norm)]
     if not fused:
         return 0
     return 2 if len(fused) == len(users) else 1
@@ -121,9 +135,9 @@ def extra_passes(norm: Norm, join: Join | None = None) -> float:
     picked = [user for at, place in norm.results.items() if not place for user in norm.users[at]]
     if join is None:
         own = 3 if norm.is_backward else 2
-        return (_passes_before(norm, norm.tensors[0]) + _passes_behind(picked, ())) / own
+        return (_passes_before(norm, norm.tensors[0]) + _passes_behind(picked, (), norm.node)) / own
     results = [picked]
     if norm.is_backward:
         results = [[node] for place, node in join.places.items() if place <= 1]
-    behind = sum(_passes_behind(nodes, join.gone) for nodes in results)
+    behind = sum(_passes_behind(nodes, join.gone, norm.node) for nodes in results)
     return (_passes_before(norm, join.norm.tensors[0]) + behind) / _own_passes(join)
