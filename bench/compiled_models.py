@@ -1,14 +1,17 @@
 """Training steps of whole models under torch.compile: inductor, and planish's backend, which takes
-the norms that it is faster at. By turns, on the first GPU, in bf16.
+the norms that it is faster at. By turns, on the first GPU in bf16, or on a CPU in f32.
 
     python3 bench/compiled_models.py --csv FILE              # all of them
     python3 bench/compiled_models.py llama convnext          # some
+    python3 bench/compiled_models.py --device cpu bert       # of fewer images or tokens
     python3 bench/compiled_models.py --tiny --device cpu     # does it run
 
-Each model has a process of its own, so that they compile at the same time; they are measured one
-after the other, once all are compiled or --patience is over. `gpu` is the time of the kernels, as
-the profiler adds them up; `clock` the time of a step by the clock; both in milliseconds, the median
-of the rounds. `graphs` is a small model under mode="reduce-overhead", where the host costs nothing.
+Each model has a process of its own. On a GPU they compile at the same time, and are measured one
+after the other, once all are compiled or --patience is over; on a CPU one follows the other. `gpu`
+is the time of the kernels, as the profiler adds them up; `clock` the time of a step by the clock;
+both in milliseconds, the median of the rounds; `least` that of the fastest round; `cores` the time
+that the process had cores, which leaves out that others had them. `graphs` is a small model under
+mode="reduce-overhead", where the host costs nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ from planish.bench import machine, report
 from torch import Tensor, nn
 
 WAYS = ("inductor", "planish")
-ROUNDS, STEPS = 7, 3
+#: By the kind of device.
+ROUNDS, STEPS = {"cuda": 7, "cpu": 5}, {"cuda": 3, "cpu": 1}
+#: On a CPU: images, and a batch of sequences of tokens.
+CPU_IMAGES, CPU_TOKENS = 4, (2, 512)
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 SUFFIX = {"GPT2": "LMHeadModel", "Bert": "ForMaskedLM", "T5": "ForConditionalGeneration"}
 
@@ -50,6 +56,8 @@ class Step:
     way: str
     gpu_ms: float
     clock_ms: float
+    least_ms: float
+    cores_ms: float
     peak_gib: float
     compile_s: float
     loss: float
@@ -80,7 +88,7 @@ def _language(stem: str, batch: int, length: int, **size: Any) -> Callable[[bool
                 given["intermediate_size"] = 96
         config = getattr(transformers, f"{stem}Config")(vocab_size=2048, **given, **SPECIAL)
         model = getattr(transformers, stem + SUFFIX.get(stem, "ForCausalLM"))(config)
-        rows, columns = (2, 16) if tiny else (batch, length)
+        rows, columns = (2, 16) if tiny else CPU_TOKENS if device == "cpu" else (batch, length)
         ids = torch.randint(3, 2048, (rows, columns), device=device)
         more = {} if stem in ("Bert", "T5") else {"use_cache": False}
         return model, lambda m: m(input_ids=ids, labels=ids, **more).loss  # type: ignore[no-any-return]
@@ -93,7 +101,7 @@ def _image(name: str, batch: int, **more: Any) -> Callable[[bool, str], Made]:
         import timm
 
         model = timm.create_model(name, **more)
-        side, count = (64, 2) if tiny else (224, batch)
+        side, count = (64, 2) if tiny else (224, CPU_IMAGES if device == "cpu" else batch)
         dtype = torch.float32 if device == "cpu" else torch.bfloat16
         x = torch.randn(count, 3, side, side, device=device, dtype=dtype)
         if "vit" not in name:
@@ -148,7 +156,7 @@ class _Way:
         mode = "reduce-overhead" if name == "graphs" else None
         compiled: Any = torch.compile(self.model, backend=way, mode=mode, dynamic=False)
         self.parameters = list(self.model.parameters())
-        self.cuda = device == "cuda"
+        self.cuda, self.steps = device == "cuda", STEPS[device]
 
         def step() -> Tensor:
             found = loss(compiled)
@@ -167,14 +175,16 @@ class _Way:
             (entry.direction, entry.chosen) for entry in planish.compile.report()[before:]
         )
 
-    def clock(self) -> float:
-        """Milliseconds of a step."""
+    def clock(self) -> tuple[float, float]:
+        """Milliseconds of a step, by the clock and of the process's cores."""
         self._wait()
-        begin = time.perf_counter()
-        for _ in range(STEPS):
+        begin = time.perf_counter(), time.process_time()
+        for _ in range(self.steps):
             self.step()
         self._wait()
-        return (time.perf_counter() - begin) / STEPS * 1e3
+        end = time.perf_counter(), time.process_time()
+        wall, cores = ((b - a) / self.steps * 1e3 for a, b in zip(begin, end, strict=True))
+        return wall, cores
 
     def gpu(self) -> float:
         """Milliseconds of a step's kernels."""
@@ -186,11 +196,11 @@ class _Way:
             return []
         activities = [torch.profiler.ProfilerActivity.CUDA]
         with torch.profiler.profile(activities=activities) as profile:
-            for _ in range(STEPS):
+            for _ in range(self.steps):
                 self.step()
             self._wait()
         found = [
-            (e.key, e.self_device_time_total / STEPS / 1e3, e.count // STEPS)
+            (e.key, e.self_device_time_total / self.steps / 1e3, e.count // self.steps)
             for e in profile.key_averages()
         ]
         return sorted(found, key=lambda kernel: -kernel[1])
@@ -228,7 +238,7 @@ def _measure(
         with contextlib.suppress(threading.BrokenBarrierError):
             barrier.wait(patience)
         with lock:
-            found = _by_turns(name, ways)
+            found = _by_turns(name, ways, ROUNDS[device])
             for way, made in ways.items():
                 for kernel, spent, calls in made.kernels()[:shown]:
                     print(f"  {name} {way} {spent:8.3f} ms {calls:4} x {kernel[:120]}", flush=True)
@@ -236,10 +246,10 @@ def _measure(
         results.put(found)
 
 
-def _by_turns(name: str, ways: dict[str, _Way]) -> list[dict[str, Any]]:
-    clocks: dict[str, list[float]] = {way: [] for way in ways}
+def _by_turns(name: str, ways: dict[str, _Way], rounds: int) -> list[dict[str, Any]]:
+    clocks: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
     gpus: dict[str, list[float]] = {way: [] for way in ways}
-    for round_ in range(ROUNDS):
+    for round_ in range(rounds):
         for way in list(ways)[:: 1 if round_ % 2 else -1]:
             clocks[way].append(ways[way].clock())
             if round_ % 3 == 0:
@@ -251,12 +261,15 @@ def _by_turns(name: str, ways: dict[str, _Way]) -> list[dict[str, Any]]:
             for direction in ("forward", "backward")
             for who in ("planish", "inductor")
         }
-        medians = statistics.median(gpus[way]), statistics.median(clocks[way])
+        walls, cores = zip(*clocks[way], strict=True)
+        gpu = statistics.median(gpus[way])
+        medians = gpu, statistics.median(walls), min(walls), statistics.median(cores)
         found.append(
             asdict(Step(name, way, *medians, made.peak(), made.compile_s, made.loss, **chosen))
         )
         print(
             f"{name:10} {way:9} gpu {medians[0]:8.3f}  clock {medians[1]:8.3f} ms  "
+            f"least {medians[2]:8.3f}  cores {medians[3]:8.3f} ms  "
             f"peak {found[-1]['peak_gib']:6.2f} GiB  compiled in {made.compile_s:5.1f} s  "
             f"loss {made.loss:.4f}  {chosen}",
             flush=True,
@@ -278,7 +291,8 @@ def main() -> int:
     if unknown := set(names) - set(MODELS):
         p.error(f"unknown models {sorted(unknown)}; known are {', '.join(MODELS)}")
     context = multiprocessing.get_context("spawn")
-    barrier, lock, results = context.Barrier(len(names)), context.Lock(), context.Queue()
+    together = names if arguments.device == "cuda" else names[:1]
+    barrier, lock, results = context.Barrier(len(together)), context.Lock(), context.Queue()
     given = (
         arguments.tiny,
         arguments.device,
@@ -289,14 +303,17 @@ def main() -> int:
         results,
     )
     processes = [context.Process(target=_measure, args=(name, *given)) for name in names]
-    for process in processes:
-        process.start()
-    rows = [row for _ in processes for row in results.get()]
-    for process in processes:
-        process.join()
-    if arguments.csv:
-        about = {"machine": machine.describe(), "settings": {"command": " ".join(sys.argv)}}
-        report.write_csv(arguments.csv, [Step(**row) for row in rows], about)
+    rows: list[dict[str, Any]] = []
+    for at in range(0, len(processes), len(together)):
+        running = processes[at : at + len(together)]
+        for process in running:
+            process.start()
+        rows += [row for _ in running for row in results.get()]
+        for process in running:
+            process.join()
+        if arguments.csv:
+            about = {"machine": machine.describe(), "settings": {"command": " ".join(sys.argv)}}
+            report.write_csv(arguments.csv, [Step(**row) for row in rows], about)
     return int(not rows)
 
 

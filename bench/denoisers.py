@@ -34,7 +34,8 @@ def dit(tiny: bool) -> Callable[[str], Made]:
     def make(device: str) -> Made:
         from diffusers import DiTTransformer2DModel
 
-        heads, head, side, batch = (2, 16, 8, 2) if tiny else (16, 72, 32, 128)
+        heads, head, side = (2, 16, 8) if tiny else (16, 72, 32)
+        batch = 2 if tiny else 4 if device == "cpu" else 128
         model = DiTTransformer2DModel(
             num_attention_heads=heads,
             attention_head_dim=head,
@@ -84,7 +85,8 @@ def unet(tiny: bool, channels_last: bool = False) -> Callable[[str], Made]:
     def make(device: str) -> Made:
         from diffusers import UNet2DConditionModel
 
-        channels, side, batch = ((32, 64), 16, 2) if tiny else ((320, 640), 64, 8)
+        channels, side = ((32, 64), 16) if tiny else ((320, 640), 64)
+        batch = 2 if tiny else 1 if device == "cpu" else 8
         model = UNet2DConditionModel(
             sample_size=side,
             block_out_channels=channels,
