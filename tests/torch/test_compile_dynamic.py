@@ -89,3 +89,23 @@ def test_an_export_fixes_batch_and_length(name: str) -> None:
         with torch.no_grad():
             for one, other in zip(several(program(x)), several(model(x)), strict=True):
                 assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("speedups", [{"forward": 9.0}, {"backward": 9.0}])
+def test_statistics_of_groups_have_a_constant_size(speedups: Any, rows: Any) -> None:  # noqa: F811
+    """planish's and torch's have another number of axes."""
+    rows(**speedups)
+    weight = W[:8].clone().requires_grad_()
+
+    def groups(x: Tensor) -> Tensor:
+        return F.group_norm(x, 4, weight, W[:8])
+
+    run, graphs = compiled(groups, choice.FASTER, dynamic=True)
+    for batch, side in ((2, 5), (3, 7), (4, 9)):
+        x = torch.randn(batch, 8, side, side).requires_grad_()
+        dy = torch.randn_like(x)
+        found, wanted = (torch.autograd.grad(f(x), [x, weight], dy) for f in (run, groups))
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    assert len(graphs.modules) == 2
+    assert sum(graphs.counted()[f"planish::graph_{name}"] for name in speedups) == 1

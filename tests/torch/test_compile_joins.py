@@ -272,6 +272,18 @@ def test_always_scales_a_branch(kind: str) -> None:
     assert not {"residual", "column_scale", "scale", "dsum"} & names, names
 
 
+@pytest.mark.parametrize("kind", ["layer", "modulated"])
+def test_another_length_is_another_graph(kind: str, rows: Any) -> None:  # noqa: F811
+    rows(forward=9.0, backward=9.0)
+    model = Blocks(kind)
+    run, graphs = compiled(model, choice.FASTER, dynamic=True)
+    for batch, length in ((4, 3), (5, 7), (2, 9)):
+        inputs = torch.randn(batch, length, 16), torch.randn(batch, 48)
+        close(results_of(run, model, *inputs), results_of(model, model, *inputs))
+    assert len(graphs.modules) == 2, "a forward and a backward"
+    assert sum("column_scale" in names for names in found_forward(graphs)) == 3
+
+
 # ---- Models of other libraries -------------------------------------------------------------------
 
 

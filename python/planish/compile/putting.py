@@ -37,6 +37,22 @@ def _fake_mode(node: fx.Node) -> Any:
     return detect_fake_mode([value(one) for one in node.all_input_nodes])
 
 
+def _more_ones(longer: Sequence[Any], shorter: Sequence[Any]) -> list[int]:
+    """The axes of size 1 without which a shape is another."""
+
+    def is_one(sizes: Sequence[Any], at: int) -> bool:
+        return at < len(sizes) and isinstance(sizes[at], int) and sizes[at] == 1
+
+    more, at = len(longer) - len(shorter), 0
+    found: list[int] = []
+    for axis in range(len(longer)):
+        if len(found) < more and is_one(longer, axis) and not is_one(shorter, at):
+            found.append(axis)
+        else:
+            at += 1
+    return found
+
+
 class Writer:
     """Adds nodes to a graph in front of a node, each with what it returns."""
 
@@ -71,8 +87,17 @@ class Writer:
         """With the shape and the dtype of this tensor."""
         if value(made).dtype != wanted.dtype:
             made = self.add(torch.ops.prims.convert_element_type.default, made, wanted.dtype)
-        if value(made).dim() != wanted.dim():
-            made = self.add(aten.reshape.default, made, list(wanted.shape))
+        return self.ranked(made, wanted.shape)
+
+    def ranked(self, made: fx.Node, shape: Sequence[Any]) -> fx.Node:
+        """With this shape, which has more or fewer axes of size 1: no size is named, as a number
+        that is not known is none that a node's arguments may have."""
+        have = list(value(made).shape)
+        if len(have) > len(shape):
+            axes = _more_ones(have, shape)
+            return self.add(aten.squeeze.dims, made, axes)
+        for axis in _more_ones(shape, have):
+            made = self.add(aten.unsqueeze.default, made, axis)
         return made
 
 
@@ -99,13 +124,11 @@ def _statistic(norm: Norm, writer: Writer, node: fx.Node | None) -> fx.Node | No
     shape = call.seen_shape(norm.x.shape, norm.call.split)
     if value(node).dim() == len(shape):
         return node
-    made = node.args[0] if node.target is aten.reshape.default else None
+    made = node.args[0] if node.target is aten.squeeze.dims else None
     if isinstance(made, fx.Node) and value(made).dim() == len(shape):
         return made
     reduce = call.axes_of(norm.call.axes, 0)
-    return writer.add(
-        aten.reshape.default, node, [1 if axis in reduce else n for axis, n in enumerate(shape)]
-    )
+    return writer.ranked(node, [1 if axis in reduce else n for axis, n in enumerate(shape)])
 
 
 def as_planish(norm: Norm, join: Join | None = None) -> None:
