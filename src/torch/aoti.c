@@ -65,6 +65,8 @@ static const symbol symbols[] = {
     {FIELD(list_new), true, "torch_new_list_reserve_size", lists},
     {FIELD(list_push), true, "torch_list_push_back", lists},
     {FIELD(list_delete), true, "torch_delete_list", lists},
+    {FIELD(grad_mode_is_enabled), true, "aoti_torch_grad_mode_is_enabled",
+     "derivatives of derivatives"},
     {FIELD(parallel_for), true, "torch_parallel_for", "torch's own threads (torch 2.10)"},
     {FIELD(call_dispatcher), true, "torch_call_dispatcher", calling},
     {FIELD(library_init_impl), true, "aoti_torch_library_init_impl", registering},

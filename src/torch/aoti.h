@@ -240,6 +240,7 @@ typedef struct torch_functions {
     rms_norm_function *fused_rms_norm;
     /* Whether a tensor was made in inference mode: autograd saves none of these. */
     bool (*is_inference)(tensor_handle);
+    bool (*grad_mode_is_enabled)(void);
 
     /* A CPU tensor straight from torch's allocator, a third of the time of empty_strided. */
     empty_cpu_function *empty_cpu;

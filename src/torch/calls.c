@@ -7,7 +7,7 @@
 #include "planish_torch.h"
 
 operation_counts calls[OPERATION_COUNT];
-atomic_uint active_groups;
+atomic_uint active_groups, staying_groups;
 
 static const char *const operation_names[OPERATION_COUNT] = {
     "native_layer_norm",
@@ -64,6 +64,7 @@ static const char *const reason_names[REASON_COUNT] = {
     "a tensor made in inference mode, which autograd saves none of",
     "a norm of which torch's own kernel is faster",
     "refused by libplanish",
+    "not a call of planish's own functions",
 };
 
 const char *reason_text(reason why) {
@@ -118,7 +119,7 @@ int planish_torch_stats(char *start, size_t bytes) {
                (unsigned long long)(entered > total ? entered - total : 0));
         const char *separator = "";
         for (int why = 0; why < REASON_COUNT; why++) {
-            if (!by_reason[why])
+            if (!by_reason[why] || why == NOT_OWN) /* of which planish has no part */
                 continue;
             append(&out, "%s\"%s\": %llu", separator, reason_names[why],
                    (unsigned long long)by_reason[why]);

@@ -70,6 +70,7 @@ typedef enum reason {
     INFERENCE_TENSOR,
     TORCH_IS_FASTER,
     LIBRARY_REFUSED,
+    NOT_OWN,
     REASON_COUNT
 } reason;
 
@@ -87,6 +88,9 @@ extern operation_counts calls[OPERATION_COUNT];
 /* The groups (PLANISH_TORCH_*) that run on planish at this moment. */
 extern atomic_uint active_groups;
 
+/* The groups whose kernels stay for planish's own functions (planish_torch_stay). */
+extern atomic_uint staying_groups;
+
 static inline operation_counts *call_enter(operation op, entrance how) {
     atomic_fetch_add(&calls[op].entered[how], 1);
     return &calls[op];
@@ -101,6 +105,11 @@ static inline void call_leave(operation_counts **call) {
 
 static inline bool group_is_active(uint32_t group) {
     return atomic_load(&active_groups) & group;
+}
+
+/* Why a call of this group is torch's where planish is not enabled. */
+static inline reason idle_reason(uint32_t group) {
+    return atomic_load(&staying_groups) & group ? NOT_OWN : DISABLED;
 }
 
 static inline void count_reason(operation_counts *call, reason why) {

@@ -13,13 +13,30 @@
 #include "group_views.h"
 #include "habits.h"
 #include "kernels.h"
+#include "own_call.h"
 #include "run.h"
 #include "stack.h"
 #include "tensor.h"
 
-static bool is_active(backend whose) {
-    return group_is_active(whose == BACKEND_CUDA ? PLANISH_TORCH_CUDA_GROUP_NORM
-                                                 : PLANISH_TORCH_GROUP_NORM);
+static uint32_t group_of(backend whose) {
+    return whose == BACKEND_CUDA ? PLANISH_TORCH_CUDA_GROUP_NORM : PLANISH_TORCH_GROUP_NORM;
+}
+
+static planish_status run_group(const group *g, const planish_norm *op, planish_pass pass,
+                                const planish_tensors *tensors) {
+    return g->own ? own_call_run(op, pass, tensors)
+                  : run_norm_if_faster(op, pass, tensors, (message){0});
+}
+
+/* On the CPU, where torch's kernel may be faster: but with its own statistics alone. */
+static bool may_be_torchs(const group *g) {
+    return g->whose == BACKEND_CPU && !g->own;
+}
+
+/* As wide as the sums; torch's are in x's dtype, or f32 for half x with float parameters. */
+static int32_t statistics_dtype(const group *g) {
+    const bool wide = g->own && !view_is_double(&g->x);
+    return g->mixed || wide ? torch.f32 : view_dtype(&g->x);
 }
 
 static reason forward_on_planish(group *g, double eps, returned_tensors *made) {
@@ -27,17 +44,19 @@ static reason forward_on_planish(group *g, double eps, returned_tensors *made) {
     int64_t statistic_strides[2];
     split_view x, y, weight, bias;
     DLTensor whole_y, mean, rstd;
-    if (g->whose == BACKEND_CPU && torch_is_faster(g, NULL))
+    if (may_be_torchs(g) && torch_is_faster(g, NULL))
         return TORCH_IS_FASTER;
     if (!group_is_laid_out(g, &g->x) && !habits.group_norm_takes_strides)
         return NOT_DENSE;
     reason why = group_split(g, &g->x, &x);
     if (why != SUPPORTED)
         return why;
-    int32_t dtype = g->mixed ? torch.f32 : view_dtype(&g->x);
+    const int32_t dtype = statistics_dtype(g);
     NEW_TENSOR out = group_new_like_x(g, habits.group_norm_keeps_strides, strides, &whole_y);
-    NEW_TENSOR mean_out = new_dense_tensor(&g->x, 2, statistic, dtype, statistic_strides, &mean);
-    NEW_TENSOR rstd_out = new_dense_tensor(&g->x, 2, statistic, dtype, statistic_strides, &rstd);
+    NEW_TENSOR mean_out =
+        new_statistic(&g->x, 2, statistic, dtype, g->own, statistic_strides, &mean);
+    NEW_TENSOR rstd_out =
+        new_statistic(&g->x, 2, statistic, dtype, g->own, statistic_strides, &rstd);
     why = group_split(g, &whole_y, &y);
     if (why != SUPPORTED)
         return why;
@@ -52,7 +71,7 @@ static reason forward_on_planish(group *g, double eps, returned_tensors *made) {
         .mean = &mean,
         .rstd = &rstd,
     };
-    planish_status status = run_norm_if_faster(&op, PLANISH_FORWARD, &tensors, (message){0});
+    planish_status status = run_group(g, &op, PLANISH_FORWARD, &tensors);
     NEW_TENSOR dense_x = {NULL};
     if (status == PLANISH_ERROR_NO_FAST_KERNEL && !group_is_laid_out(g, &g->x)) {
         /* What torch does: a copy, then the kernel of dense tensors. */
@@ -60,7 +79,7 @@ static reason forward_on_planish(group *g, double eps, returned_tensors *made) {
         DLTensor whole_x;
         dense_x = group_new_copy(g, g->input, dense_strides, &whole_x);
         group_split(g, &whole_x, &x);
-        status = run_norm_if_faster(&op, PLANISH_FORWARD, &tensors, (message){0});
+        status = run_group(g, &op, PLANISH_FORWARD, &tensors);
     }
     if (status != PLANISH_OK)
         return refusal(status);
@@ -68,19 +87,21 @@ static reason forward_on_planish(group *g, double eps, returned_tensors *made) {
     return SUPPORTED;
 }
 
-static returned_tensors forward(operation_counts *call, backend whose, tensor_handle input,
-                                tensor_handle weight, tensor_handle bias, group_sizes sizes,
-                                double eps) {
+static returned_tensors forward(operation_counts *call, backend whose, bool own,
+                                tensor_handle input, tensor_handle weight, tensor_handle bias,
+                                group_sizes sizes, double eps) {
     int64_t dense[PLANISH_MAX_NDIM];
     group g = {.input = input,
                .weight = weight,
                .bias = bias,
                .sizes = sizes,
                .whose = whose,
-               .dense = dense};
+               .dense = dense,
+               .own = own};
     returned_tensors made;
-    reason why = is_active(whose) ? group_examine(&g) : DISABLED;
-    if (why == SUPPORTED && whose == BACKEND_CUDA && g.mixed &&
+    reason why =
+        own || group_is_active(group_of(whose)) ? group_examine(&g) : idle_reason(group_of(whose));
+    if (why == SUPPORTED && whose == BACKEND_CUDA && g.mixed && !own &&
         !group_is_active(PLANISH_TORCH_CUDA_MIXED))
         why = MIXED_DTYPES;
     if (why == SUPPORTED)
@@ -92,14 +113,16 @@ static returned_tensors forward(operation_counts *call, backend whose, tensor_ha
 }
 
 static void boxed_forward(backend whose, stack_value *stack) {
-    INSIDE call = call_enter(NATIVE_GROUP_NORM, BOXED);
+    const bool own = own_call_take();
+    INSIDE call =
+        call_enter(operation_of(own, group_of(whose), NATIVE_GROUP_NORM, NORM_FORWARD), BOXED);
     OWNED_TENSOR input = take_tensor(stack[0]);
     OWNED_TENSOR weight = take_optional_tensor(stack[1]);
     OWNED_TENSOR bias = take_optional_tensor(stack[2]);
     const group_sizes sizes = {(int64_t)stack[3], (int64_t)stack[4], (int64_t)stack[5],
                                (int64_t)stack[6]};
     double eps = take_double(stack[7]);
-    returned_tensors made = forward(call, whose, input, weight, bias, sizes, eps);
+    returned_tensors made = forward(call, whose, own, input, weight, bias, sizes, eps);
     give_returned(stack, &made, 3);
 }
 
@@ -119,8 +142,10 @@ returned_tensors group_norm_forward_unboxed(void *functor, uint64_t keys, tensor
                                             int64_t channels, int64_t pixels, int64_t groups,
                                             double eps) {
     (void)functor, (void)keys;
-    INSIDE call = call_enter(NATIVE_GROUP_NORM, UNBOXED);
-    return forward(call, BACKEND_CPU, input, optional_handle(weight), optional_handle(bias),
+    const bool own = own_call_take();
+    INSIDE call = call_enter(
+        operation_of(own, group_of(BACKEND_CPU), NATIVE_GROUP_NORM, NORM_FORWARD), UNBOXED);
+    return forward(call, BACKEND_CPU, own, input, optional_handle(weight), optional_handle(bias),
                    (group_sizes){batch, channels, pixels, groups}, eps);
 }
 
@@ -131,7 +156,9 @@ static reason examine_statistics(const group *g, DLTensor *statistic, int64_t *s
     if (!same_device(&g->x, statistic))
         return OTHER_DEVICE;
     const bool wide = view_dtype(statistic) == torch.f32, same = same_dtype(&g->x, statistic);
-    if (g->weight ? !(g->mixed ? wide : same) : !same && !(wide && view_is_half(&g->x)))
+    const bool torchs =
+        g->weight ? (g->mixed ? wide : same) : same || (wide && view_is_half(&g->x));
+    if (g->own ? view_dtype(statistic) != statistics_dtype(g) : !torchs)
         return MIXED_DTYPES;
     if (!view_is_contiguous(statistic) || view_elements(statistic) != sizes[0] * sizes[1])
         return WRONG_SHAPE;
@@ -192,7 +219,7 @@ static reason backward_on_planish(group *g, tensor_handle grad_out, const DLTens
         why = examine_statistics(g, rstd, statistic, statistic_strides);
     if (why == SUPPORTED && !same_dtype(mean, rstd))
         why = MIXED_DTYPES;
-    if (why == SUPPORTED && g->whose == BACKEND_CPU && torch_is_faster(g, whole_dy))
+    if (why == SUPPORTED && may_be_torchs(g) && torch_is_faster(g, whole_dy))
         why = TORCH_IS_FASTER;
     if (why == SUPPORTED)
         why = group_split(g, &g->x, &x);
@@ -229,11 +256,11 @@ static reason backward_on_planish(group *g, tensor_handle grad_out, const DLTens
         tensors.dbias = group_split_parameter(g, &whole, &dbias);
     }
     if (dx_out.impl || dweight_out.impl || dbias_out.impl) {
-        planish_status status = run_norm_if_faster(&op, PLANISH_BACKWARD, &tensors, (message){0});
+        planish_status status = run_group(g, &op, PLANISH_BACKWARD, &tensors);
         COPIES copied = {.x = {NULL}};
         if (status == PLANISH_ERROR_NO_FAST_KERNEL && !g->flat &&
             see_copies(g, grad_out, whole_dy, &x, &dy, &copied))
-            status = run_norm_if_faster(&op, PLANISH_BACKWARD, &tensors, (message){0});
+            status = run_group(g, &op, PLANISH_BACKWARD, &tensors);
         if (status != PLANISH_OK)
             return refusal(status);
     }
@@ -241,14 +268,21 @@ static reason backward_on_planish(group *g, tensor_handle grad_out, const DLTens
     return SUPPORTED;
 }
 
-static returned_tensors backward(operation_counts *call, backend whose, tensor_handle grad_out,
-                                 tensor_handle input, tensor_handle mean_in, tensor_handle rstd_in,
-                                 tensor_handle weight, group_sizes sizes, mask3 mask) {
+static returned_tensors backward(operation_counts *call, backend whose, bool own,
+                                 tensor_handle grad_out, tensor_handle input, tensor_handle mean_in,
+                                 tensor_handle rstd_in, tensor_handle weight, group_sizes sizes,
+                                 mask3 mask) {
     int64_t dense[PLANISH_MAX_NDIM];
-    group g = {.input = input, .weight = weight, .sizes = sizes, .whose = whose, .dense = dense};
+    group g = {.input = input,
+               .weight = weight,
+               .sizes = sizes,
+               .whose = whose,
+               .dense = dense,
+               .own = own};
     DLTensor dy;
     returned_tensors made;
-    reason why = is_active(whose) ? group_examine(&g) : DISABLED;
+    reason why =
+        own || group_is_active(group_of(whose)) ? group_examine(&g) : idle_reason(group_of(whose));
     if (why == SUPPORTED) {
         dy = view_input(grad_out);
         why = examine_gradient(&g, &dy, &mask);
@@ -265,7 +299,9 @@ static returned_tensors backward(operation_counts *call, backend whose, tensor_h
 }
 
 static void boxed_backward(backend whose, stack_value *stack) {
-    INSIDE call = call_enter(NATIVE_GROUP_NORM_BACKWARD, BOXED);
+    const bool own = is_own_statistic(take_tensor(stack[3]));
+    INSIDE call = call_enter(
+        operation_of(own, group_of(whose), NATIVE_GROUP_NORM_BACKWARD, NORM_BACKWARD), BOXED);
     OWNED_TENSOR grad_out = take_tensor(stack[0]);
     OWNED_TENSOR input = take_tensor(stack[1]);
     OWNED_TENSOR mean = take_tensor(stack[2]);
@@ -276,7 +312,8 @@ static void boxed_backward(backend whose, stack_value *stack) {
     OWNED_LIST mask_list = take_list(stack[9]);
     mask3 mask;
     read_mask(mask_list, mask.wanted, 3);
-    returned_tensors made = backward(call, whose, grad_out, input, mean, rstd, weight, sizes, mask);
+    returned_tensors made =
+        backward(call, whose, own, grad_out, input, mean, rstd, weight, sizes, mask);
     give_returned(stack, &made, 3);
 }
 

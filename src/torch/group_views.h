@@ -24,6 +24,7 @@ typedef struct group {
     bool flat;  /* x, y, dy, dx are dense and seen as (N, C, pixels), their own shape set aside */
     bool mixed; /* half x with float parameters */
     bool channels_last; /* how torch lays out y and dx */
+    bool own;           /* a call of planish's own, or its derivative (own_call.h) */
 } group;
 
 /* Fills the views; anything but SUPPORTED is for torch. */

@@ -8,6 +8,7 @@
 #include "calls.h"
 #include "fallback.h"
 #include "kernels.h"
+#include "own_call.h"
 #include "run.h"
 #include "stack.h"
 #include "tensor.h"
@@ -20,11 +21,11 @@ typedef struct layer {
     DLTensor x, w, b;
     int32_t statistics_dtype;
     bool mixed; /* half x with float parameters */
+    bool own;   /* a call of planish's own, or its derivative (own_call.h) */
 } layer;
 
-static bool is_active(backend whose) {
-    return group_is_active(whose == BACKEND_CUDA ? PLANISH_TORCH_CUDA_LAYER_NORM
-                                                 : PLANISH_TORCH_LAYER_NORM);
+static uint32_t group_of(backend whose) {
+    return whose == BACKEND_CUDA ? PLANISH_TORCH_CUDA_LAYER_NORM : PLANISH_TORCH_LAYER_NORM;
 }
 
 /* Whether a parameter is one that torch takes with this x. */
@@ -68,8 +69,9 @@ static reason examine(layer *l) {
         if (why == SUPPORTED && l->weight && !same_dtype(&l->w, &l->b))
             return MIXED_DTYPES;
     }
-    /* On the CPU in the dtype of the parameters, on CUDA as wide as the sums. */
-    bool wide = l->mixed || (l->whose == BACKEND_CUDA && !view_is_double(&l->x));
+    /* torch's on the CPU are in the dtype of the parameters; all others are as wide as the sums. */
+    const bool torchs = l->whose == BACKEND_CPU && !l->own;
+    bool wide = l->mixed || (!torchs && !view_is_double(&l->x));
     l->statistics_dtype = wide ? torch.f32 : view_dtype(&l->x);
     return why;
 }
@@ -85,15 +87,21 @@ static planish_norm operator_of(const layer *l, double eps) {
     return planish_layer_norm_op(l->x.ndim, (int32_t)l->shape.size, eps);
 }
 
+static planish_status run_layer(const layer *l, const planish_norm *op, planish_pass pass,
+                                const planish_tensors *tensors) {
+    return l->own ? own_call_run(op, pass, tensors)
+                  : run_norm_if_fast(op, pass, tensors, (message){0});
+}
+
 static reason forward_on_planish(layer *l, double eps, returned_tensors *made) {
     int64_t sizes[PLANISH_MAX_NDIM], strides[PLANISH_MAX_NDIM], dense[PLANISH_MAX_NDIM];
     DLTensor y, mean, rstd;
     statistics_shape(l, sizes);
     NEW_TENSOR out = new_dense_tensor(&l->x, l->x.ndim, l->x.shape, view_dtype(&l->x), dense, &y);
     NEW_TENSOR mean_out =
-        new_dense_tensor(&l->x, l->x.ndim, sizes, l->statistics_dtype, strides, &mean);
+        new_statistic(&l->x, l->x.ndim, sizes, l->statistics_dtype, l->own, strides, &mean);
     NEW_TENSOR rstd_out =
-        new_dense_tensor(&l->x, l->x.ndim, sizes, l->statistics_dtype, strides, &rstd);
+        new_statistic(&l->x, l->x.ndim, sizes, l->statistics_dtype, l->own, strides, &rstd);
 
     planish_norm op = operator_of(l, eps);
     planish_tensors tensors = {
@@ -105,7 +113,7 @@ static reason forward_on_planish(layer *l, double eps, returned_tensors *made) {
         .mean = &mean,
         .rstd = &rstd,
     };
-    planish_status status = run_norm_if_fast(&op, PLANISH_FORWARD, &tensors, (message){0});
+    planish_status status = run_layer(l, &op, PLANISH_FORWARD, &tensors);
     if (status != PLANISH_OK)
         return refusal(status);
     *made = give_tensors(&out, &mean_out, &rstd_out);
@@ -114,20 +122,22 @@ static reason forward_on_planish(layer *l, double eps, returned_tensors *made) {
 
 /* torch's CUDA kernel takes no mixed dtypes, so what planish's cannot read is copied for it. */
 static void make_dense(layer *l, new_tensor *owned) {
-    if (!l->mixed || l->whose != BACKEND_CUDA || view_is_contiguous(&l->x))
+    if (l->own || !l->mixed || l->whose != BACKEND_CUDA || view_is_contiguous(&l->x))
         return;
     *owned = new_dense_copy(l->input);
     l->x = view_input(handle_of(owned));
 }
 
-static returned_tensors forward(operation_counts *call, backend whose, tensor_handle input,
-                                int_array_ref shape, tensor_handle weight, tensor_handle bias,
-                                double eps) {
-    layer l = {.input = input, .weight = weight, .bias = bias, .shape = shape, .whose = whose};
+static returned_tensors forward(operation_counts *call, backend whose, bool own,
+                                tensor_handle input, int_array_ref shape, tensor_handle weight,
+                                tensor_handle bias, double eps) {
+    layer l = {
+        .input = input, .weight = weight, .bias = bias, .shape = shape, .whose = whose, .own = own};
     NEW_TENSOR dense_x = {NULL};
     returned_tensors made;
-    reason why = is_active(whose) ? examine(&l) : DISABLED;
-    if (why == SUPPORTED && whose == BACKEND_CUDA && l.mixed &&
+    reason why =
+        own || group_is_active(group_of(whose)) ? examine(&l) : idle_reason(group_of(whose));
+    if (why == SUPPORTED && whose == BACKEND_CUDA && l.mixed && !own &&
         !group_is_active(PLANISH_TORCH_CUDA_MIXED))
         why = MIXED_DTYPES;
     if (why == SUPPORTED) {
@@ -141,7 +151,9 @@ static returned_tensors forward(operation_counts *call, backend whose, tensor_ha
 }
 
 static void boxed_forward(backend whose, stack_value *stack) {
-    INSIDE call = call_enter(NATIVE_LAYER_NORM, BOXED);
+    const bool own = own_call_take();
+    INSIDE call =
+        call_enter(operation_of(own, group_of(whose), NATIVE_LAYER_NORM, NORM_FORWARD), BOXED);
     OWNED_TENSOR input = take_tensor(stack[0]);
     OWNED_LIST list = take_list(stack[1]);
     OWNED_TENSOR weight = take_optional_tensor(stack[2]);
@@ -149,7 +161,7 @@ static void boxed_forward(backend whose, stack_value *stack) {
     double eps = take_double(stack[4]);
     int64_t sizes[LIST_ROOM];
     int_array_ref shape = {sizes, read_list(list, sizes, LIST_ROOM)};
-    returned_tensors made = forward(call, whose, input, shape, weight, bias, eps);
+    returned_tensors made = forward(call, whose, own, input, shape, weight, bias, eps);
     give_returned(stack, &made, 3);
 }
 
@@ -167,9 +179,11 @@ returned_tensors layer_norm_forward_unboxed(void *functor, uint64_t keys, tensor
                                             int_array_ref shape, const optional_tensor *weight,
                                             const optional_tensor *bias, double eps) {
     (void)functor, (void)keys;
-    INSIDE call = call_enter(NATIVE_LAYER_NORM, UNBOXED);
-    return forward(call, BACKEND_CPU, input, shape, optional_handle(weight), optional_handle(bias),
-                   eps);
+    const bool own = own_call_take();
+    INSIDE call = call_enter(
+        operation_of(own, group_of(BACKEND_CPU), NATIVE_LAYER_NORM, NORM_FORWARD), UNBOXED);
+    return forward(call, BACKEND_CPU, own, input, shape, optional_handle(weight),
+                   optional_handle(bias), eps);
 }
 
 /* The saved mean or rstd, seen with x's rank. torch reads them as dense rows of any shape. */
@@ -244,7 +258,7 @@ static reason backward_on_planish(layer *l, const DLTensor *dy, tensor_handle me
         .dbias = dbias_out.impl ? &dbias : NULL,
     };
     if (dx_out.impl || dweight_out.impl || dbias_out.impl) {
-        planish_status status = run_norm_if_fast(&op, PLANISH_BACKWARD, &tensors, (message){0});
+        planish_status status = run_layer(l, &op, PLANISH_BACKWARD, &tensors);
         if (status != PLANISH_OK)
             return refusal(status);
     }
@@ -252,28 +266,32 @@ static reason backward_on_planish(layer *l, const DLTensor *dy, tensor_handle me
     return SUPPORTED;
 }
 
-static returned_tensors backward(operation_counts *call, backend whose, tensor_handle grad_out,
-                                 tensor_handle input, int_array_ref shape, tensor_handle mean,
-                                 tensor_handle rstd, tensor_handle weight, tensor_handle bias,
-                                 mask3 mask) {
-    layer l = {.input = input, .weight = weight, .bias = bias, .shape = shape, .whose = whose};
+static returned_tensors backward(operation_counts *call, backend whose, bool own,
+                                 tensor_handle grad_out, tensor_handle input, int_array_ref shape,
+                                 tensor_handle mean, tensor_handle rstd, tensor_handle weight,
+                                 tensor_handle bias, mask3 mask) {
+    layer l = {
+        .input = input, .weight = weight, .bias = bias, .shape = shape, .whose = whose, .own = own};
     DLTensor dy;
     NEW_TENSOR dense_x = {NULL};
     NEW_TENSOR dense_dy = {NULL};
     returned_tensors made;
-    reason why = is_active(whose) ? examine(&l) : DISABLED;
+    reason why =
+        own || group_is_active(group_of(whose)) ? examine(&l) : idle_reason(group_of(whose));
     if (why == SUPPORTED) {
         dy = view_input(grad_out);
         why = examine_gradient(&l, &dy, &mask);
     }
     if (why == SUPPORTED) {
         make_dense(&l, &dense_x);
-        if (l.mixed && whose == BACKEND_CUDA && !view_is_contiguous(&dy)) {
+        if (!own && l.mixed && whose == BACKEND_CUDA && !view_is_contiguous(&dy)) {
             dense_dy = new_dense_copy(grad_out);
             dy = view_input(handle_of(&dense_dy));
         }
         why = backward_on_planish(&l, &dy, mean, rstd, &mask, &made);
     }
+    if (own)
+        own_call_tell_recorded(grad_out);
     if (why == SUPPORTED)
         return made;
     count_reason(call, why);
@@ -281,7 +299,9 @@ static returned_tensors backward(operation_counts *call, backend whose, tensor_h
 }
 
 static void boxed_backward(backend whose, stack_value *stack) {
-    INSIDE call = call_enter(NATIVE_LAYER_NORM_BACKWARD, BOXED);
+    const bool own = is_own_statistic(take_tensor(stack[4]));
+    INSIDE call = call_enter(
+        operation_of(own, group_of(whose), NATIVE_LAYER_NORM_BACKWARD, NORM_BACKWARD), BOXED);
     OWNED_TENSOR grad_out = take_tensor(stack[0]);
     OWNED_TENSOR input = take_tensor(stack[1]);
     OWNED_LIST list = take_list(stack[2]);
@@ -295,7 +315,7 @@ static void boxed_backward(backend whose, stack_value *stack) {
     mask3 mask;
     read_mask(mask_list, mask.wanted, 3);
     returned_tensors made =
-        backward(call, whose, grad_out, input, shape, mean, rstd, weight, bias, mask);
+        backward(call, whose, own, grad_out, input, shape, mean, rstd, weight, bias, mask);
     give_returned(stack, &made, 3);
 }
 
@@ -315,7 +335,10 @@ returned_tensors layer_norm_backward_unboxed(void *functor, uint64_t keys, tenso
                                              const optional_tensor *weight,
                                              const optional_tensor *bias, mask3 mask) {
     (void)functor, (void)keys;
-    INSIDE call = call_enter(NATIVE_LAYER_NORM_BACKWARD, UNBOXED);
-    return backward(call, BACKEND_CPU, grad_out, input, shape, mean, rstd, optional_handle(weight),
-                    optional_handle(bias), mask);
+    const bool own = is_own_statistic(rstd);
+    INSIDE call = call_enter(
+        operation_of(own, group_of(BACKEND_CPU), NATIVE_LAYER_NORM_BACKWARD, NORM_BACKWARD),
+        UNBOXED);
+    return backward(call, BACKEND_CPU, own, grad_out, input, shape, mean, rstd,
+                    optional_handle(weight), optional_handle(bias), mask);
 }

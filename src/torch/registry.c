@@ -8,6 +8,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
+#include <string.h>
 #include <time.h>
 
 #include "batch_fallback.h"
@@ -30,6 +31,12 @@ typedef struct registration {
      * group norm boxed, and RMS norms return fewer tensors than C can return as C++ does. */
     void (*unboxed)(void);
 } registration;
+
+/* Groups of which planish's own functions call the operators (planish_torch_stay): layer and group
+ * norms, and _fused_rms_norm where torch has a kernel of its own, which is CUDA. */
+static const uint32_t called_groups = PLANISH_TORCH_LAYER_NORM | PLANISH_TORCH_GROUP_NORM |
+                                      PLANISH_TORCH_CUDA_LAYER_NORM |
+                                      PLANISH_TORCH_CUDA_GROUP_NORM | PLANISH_TORCH_CUDA_RMS_NORM;
 
 /* A group of its own: SyncBatchNorm's operators on CUDA, which come with those of batch norm where
  * torch's kernels can be reached. */
@@ -134,9 +141,18 @@ static planish_status implement(const char *ns, const char *key, const char *nam
     return PLANISH_OK;
 }
 
+/* Whether planish's own functions call it, and it stays. */
+static bool stays(const registration *r) {
+    return atomic_load(&staying_groups) & r->group && strcmp(r->name, "rms_norm") != 0;
+}
+
+static bool is_removable(int index) {
+    return libraries[index] && !stays(&registrations[index]);
+}
+
 static void remove_all(void) {
     for (int i = 0; i < REGISTRATION_COUNT; i++)
-        if (libraries[i]) {
+        if (is_removable(i)) {
             torch.library_delete(libraries[i]);
             libraries[i] = NULL;
         }
@@ -181,6 +197,14 @@ static planish_status register_one(int index, message error) {
     return status;
 }
 
+static planish_status register_staying(uint32_t groups, message error) {
+    planish_status status = PLANISH_OK;
+    for (int i = 0; i < REGISTRATION_COUNT && status == PLANISH_OK; i++)
+        if (registrations[i].group & groups && !libraries[i] && stays(&registrations[i]))
+            status = register_one(i, error);
+    return status;
+}
+
 static planish_status register_groups(uint32_t groups, message error) {
     planish_status status = PLANISH_OK;
     if (groups & PLANISH_TORCH_CUDA_BATCH_NORM)
@@ -202,18 +226,23 @@ static void end_quiet(const bool *quiet) {
     quiet_end();
 }
 
-/* `context`: the groups. */
+typedef struct wish {
+    uint32_t groups;
+    planish_status (*fulfil)(uint32_t groups, message error);
+} wish;
+
+/* `context`: the wish. */
 static planish_status enable(void *context, message error) {
-    const uint32_t groups = *(const uint32_t *)context;
+    const wish *wanted = context;
     planish_status status = registry_prepare(error);
-    if (status == PLANISH_OK && groups & cuda_groups)
+    if (status == PLANISH_OK && wanted->groups & cuda_groups)
         status = torch_has_cuda(error);
     if (status != PLANISH_OK)
         return status;
     __attribute__((cleanup(end_quiet))) const bool quiet = true;
     (void)quiet;
     quiet_begin();
-    return register_groups(groups, error);
+    return wanted->fulfil(wanted->groups, error);
 }
 
 static planish_status disable(void *context, message error) {
@@ -227,11 +256,25 @@ planish_status planish_torch_enable(uint32_t ops, char *text, size_t bytes) {
     if (!ops || ops & ~all_groups)
         return fail(error, PLANISH_ERROR_ARGUMENT, "ops is %u, wanted a mix of the bits %u", ops,
                     all_groups);
-    planish_status status = guarded(enable, &ops, error);
+    wish wanted = {ops, register_groups};
+    planish_status status = guarded(enable, &wanted, error);
     if (status == PLANISH_OK)
         atomic_fetch_or(&active_groups, ops);
     else if (!atomic_load(&active_groups))
         guarded(disable, NULL, (message){0});
+    return status;
+}
+
+planish_status planish_torch_stay(uint32_t ops, char *text, size_t bytes) {
+    message error = {text, bytes};
+    if (!ops || ops & ~called_groups)
+        return fail(error, PLANISH_ERROR_ARGUMENT, "ops is %u, wanted a mix of the bits %u", ops,
+                    called_groups);
+    const uint32_t before = atomic_fetch_or(&staying_groups, ops);
+    wish wanted = {ops, register_staying};
+    const planish_status status = guarded(enable, &wanted, error);
+    if (status != PLANISH_OK)
+        atomic_store(&staying_groups, before);
     return status;
 }
 
@@ -274,7 +317,7 @@ planish_status planish_torch_disable(int64_t wait_microseconds, bool *removed, c
     atomic_store(&active_groups, 0);
     bool registered = false;
     for (int i = 0; i < REGISTRATION_COUNT; i++)
-        registered = registered || libraries[i];
+        registered = registered || is_removable(i);
     *removed = !registered || wait_for_quiet(wait_microseconds);
     return registered && *removed ? guarded(disable, NULL, error) : PLANISH_OK;
 }

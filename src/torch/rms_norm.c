@@ -7,86 +7,24 @@
  * autograd key, where it must go back through the dispatcher and may look at no data (fake tensors
  * come there).
  */
-#include <float.h>
 #include <stdio.h>
 
 #include "calls.h"
 #include "fallback.h"
 #include "kernels.h"
+#include "own_call.h"
+#include "rms_views.h"
 #include "run.h"
 #include "stack.h"
 #include "tensor.h"
 
-typedef struct rms {
-    tensor_handle input, weight; /* weight may be NULL */
-    int_array_ref shape;         /* normalized_shape */
-    optional_double eps;
-    backend whose; /* the key the call came in by */
-    DLTensor x, w;
-} rms;
-
 static bool is_active(backend whose) {
-    return group_is_active(whose == BACKEND_CUDA ? PLANISH_TORCH_CUDA_RMS_NORM
-                                                 : PLANISH_TORCH_RMS_NORM);
+    return group_is_active(rms_group_of(whose));
 }
 
-static bool is_mixed(const rms *r) {
-    return r->weight && !same_dtype(&r->x, &r->w);
-}
-
-static bool fits(const DLTensor *view, int32_t first, int_array_ref shape) {
-    if (shape.size == 0 || first < 0 || view->ndim != first + (int32_t)shape.size)
-        return false;
-    for (size_t i = 0; i < shape.size; i++)
-        if (view->shape[first + (int32_t)i] != shape.data[i])
-            return false;
-    return true;
-}
-
-/* What can be told without the data; anything but SUPPORTED is for torch. */
-static reason examine_views(const rms *r) {
-    if (r->x.ndim > PLANISH_MAX_NDIM)
-        return TOO_MANY_AXES;
-    if (r->x.device.device_type != device_type_of(r->whose) ||
-        (r->weight && !same_device(&r->x, &r->w)))
-        return OTHER_DEVICE;
-    if (view_dtype(&r->x) < 0 || (r->weight && view_dtype(&r->w) < 0))
-        return OTHER_DTYPE;
-    if (!fits(&r->x, r->x.ndim - (int32_t)r->shape.size, r->shape) ||
-        (r->weight && !fits(&r->w, 0, r->shape)))
-        return WRONG_SHAPE;
-    return SUPPORTED;
-}
-
-static reason examine(rms *r) {
-    r->x = view_input(r->input);
-    if (r->weight)
-        r->w = view_input(r->weight);
-    return examine_views(r);
-}
-
-/* As examine, for tensors that may have no data. */
-static reason examine_descriptions(rms *r) {
-    if (!view_description(r->input, &r->x) || (r->weight && !view_description(r->weight, &r->w)))
-        return OTHER_DTYPE;
-    return examine_views(r);
-}
-
-static double epsilon(const rms *r) {
-    if (r->eps.engaged)
-        return r->eps.value;
-    return view_is_double(&r->x) ? DBL_EPSILON : FLT_EPSILON;
-}
-
-static planish_norm operator_of(const rms *r) {
-    return planish_rms_norm_op(r->x.ndim, (int32_t)r->shape.size, epsilon(r));
-}
-
-/* x's sizes with 1 on the normalized axes. */
-static void statistics_shape(const rms *r, int64_t *sizes) {
-    int32_t first = r->x.ndim - (int32_t)r->shape.size;
-    for (int32_t i = 0; i < r->x.ndim; i++)
-        sizes[i] = i < first ? r->x.shape[i] : 1;
+static planish_status run_rms(const rms *r, const planish_norm *op, planish_pass pass,
+                              const planish_tensors *tensors, message error) {
+    return r->own ? own_call_run(op, pass, tensors) : run_norm_if_fast(op, pass, tensors, error);
 }
 
 /*
@@ -106,11 +44,11 @@ static reason forward_on_planish(rms *r, bool rstd_wanted, stack_value *stack) {
             : new_dense_tensor(&r->x, r->x.ndim, r->x.shape, view_dtype(&r->x), out_strides, &y);
     NEW_TENSOR rstd_out = {NULL};
     if (rstd_wanted) {
-        statistics_shape(r, sizes);
-        rstd_out = new_dense_tensor(&r->x, r->x.ndim, sizes,
-                                    view_is_double(&r->x) ? torch.f64 : torch.f32, strides, &rstd);
+        rms_statistics_shape(r, sizes);
+        const int32_t dtype = view_is_double(&r->x) ? torch.f64 : torch.f32;
+        rstd_out = new_statistic(&r->x, r->x.ndim, sizes, dtype, r->own, strides, &rstd);
     }
-    planish_norm op = operator_of(r);
+    planish_norm op = rms_operator(r);
     planish_tensors tensors = {
         .struct_size = sizeof tensors,
         .x = &r->x,
@@ -118,7 +56,7 @@ static reason forward_on_planish(rms *r, bool rstd_wanted, stack_value *stack) {
         .y = &y,
         .rstd = rstd_wanted ? &rstd : NULL,
     };
-    planish_status status = run_norm_if_fast(&op, PLANISH_FORWARD, &tensors, (message){0});
+    planish_status status = run_rms(r, &op, PLANISH_FORWARD, &tensors, (message){0});
     if (status != PLANISH_OK)
         return refusal(status);
     if (rstd_wanted) {
@@ -138,7 +76,9 @@ static optional_double take_optional_double(stack_value value) {
 }
 
 static void fused_forward(backend whose, stack_value *stack) {
-    INSIDE call = call_enter(FUSED_RMS_NORM, BOXED);
+    const bool own = own_call_take();
+    INSIDE call =
+        call_enter(operation_of(own, rms_group_of(whose), FUSED_RMS_NORM, NORM_FORWARD), BOXED);
     OWNED_TENSOR input = take_tensor(stack[0]);
     OWNED_LIST list = take_list(stack[1]);
     OWNED_TENSOR weight = take_optional_tensor(stack[2]);
@@ -146,15 +86,16 @@ static void fused_forward(backend whose, stack_value *stack) {
     int64_t sizes[LIST_ROOM];
     int_array_ref shape = {sizes, read_list(list, sizes, LIST_ROOM)};
 
-    rms r = {.input = input, .weight = weight, .shape = shape, .eps = eps, .whose = whose};
-    reason why = is_active(whose) ? examine(&r) : DISABLED;
+    rms r = {
+        .input = input, .weight = weight, .shape = shape, .eps = eps, .whose = whose, .own = own};
+    reason why = own || is_active(whose) ? rms_examine(&r) : idle_reason(rms_group_of(whose));
     if (why == SUPPORTED)
         why = forward_on_planish(&r, true, stack);
     if (why == SUPPORTED)
         return;
     count_reason(call, why);
     /* torch's CUDA kernel takes no mixed dtypes; torch's other operators do. */
-    bool fused = whose == BACKEND_CUDA && !(why == NO_GPU_KERNEL && is_mixed(&r));
+    bool fused = whose == BACKEND_CUDA && !(why == NO_GPU_KERNEL && rms_is_mixed(&r));
     torch_rms_norm(fused ? FUSED_CUDA : FUSED_COMPOSITE, stack, input, shape, weight, eps);
 }
 
@@ -181,7 +122,7 @@ static void inference(backend whose, stack_value *stack) {
     int_array_ref shape = {sizes, read_list(list, sizes, LIST_ROOM)};
 
     rms r = {.input = input, .weight = weight, .shape = shape, .eps = eps, .whose = whose};
-    reason why = is_active(whose) ? examine(&r) : DISABLED;
+    reason why = is_active(whose) ? rms_examine(&r) : DISABLED;
     if (why == SUPPORTED)
         why = forward_on_planish(&r, false, stack);
     if (why == SUPPORTED)
@@ -225,7 +166,7 @@ static void autograd(backend whose, stack_value *stack) {
     int_array_ref shape = {sizes, read_list(list, sizes, LIST_ROOM)};
 
     rms r = {.input = input, .weight = weight, .shape = shape, .whose = whose};
-    reason why = is_active(whose) ? examine_descriptions(&r) : DISABLED;
+    reason why = is_active(whose) ? rms_examine_descriptions(&r) : DISABLED;
     rms_norm_variant variant = FUSED_DISPATCHED;
     if (why != SUPPORTED || is_for_composition(&r)) {
         variant = NORM_COMPOSITE;
@@ -280,7 +221,7 @@ static const char *backward_on_planish(rms *r, const DLTensor *grad_out, const D
     int32_t normalized_ndim = (int32_t)r->shape.size;
     int64_t *weight_sizes = r->x.shape + r->x.ndim - normalized_ndim;
     DLTensor dx, dweight, rstd = view_input(rstd_handle);
-    statistics_shape(r, sizes);
+    rms_statistics_shape(r, sizes);
     DLTensor expected = {.ndim = r->x.ndim, .shape = sizes};
     *why = OTHER_DEVICE;
     if (!same_device(&r->x, dy) || !same_device(&r->x, &rstd))
@@ -303,7 +244,7 @@ static const char *backward_on_planish(rms *r, const DLTensor *grad_out, const D
     else if (wanted[1])
         dweight_out = new_dense_tensor(&r->x, normalized_ndim, weight_sizes, view_dtype(&r->w),
                                        weight_strides, &dweight);
-    planish_norm op = operator_of(r);
+    planish_norm op = rms_operator(r);
     planish_tensors tensors = {
         .struct_size = sizeof tensors,
         .x = &r->x,
@@ -314,14 +255,14 @@ static const char *backward_on_planish(rms *r, const DLTensor *grad_out, const D
         .dweight = dweight_out.impl ? &dweight : NULL,
     };
     if (dx_out.impl || dweight_out.impl) {
-        planish_status status = run_norm_if_fast(&op, PLANISH_BACKWARD, &tensors, error);
+        planish_status status = run_rms(r, &op, PLANISH_BACKWARD, &tensors, error);
         *why = refusal(status);
         if (status != PLANISH_OK)
             return error.text;
     }
     NEW_TENSOR laid_out = {NULL};
     const bool is_copied =
-        dx_out.impl && r->whose == BACKEND_CUDA && is_mixed(r) && !view_is_contiguous(grad_out);
+        dx_out.impl && r->whose == BACKEND_CUDA && rms_is_mixed(r) && !view_is_contiguous(grad_out);
     if (is_copied) {
         laid_out = new_gradient(r, grad_out, view_dtype(&r->x), strides, &dx);
         torch_check(torch.copy(handle_of(&laid_out), handle_of(&dx_out), 0));
@@ -338,7 +279,9 @@ static const char *backward_on_planish(rms *r, const DLTensor *grad_out, const D
  * these is copied for it.
  */
 static void backward(backend whose, stack_value *stack) {
-    INSIDE call = call_enter(FUSED_RMS_NORM_BACKWARD, BOXED);
+    const bool own = is_own_statistic(take_tensor(stack[3]));
+    INSIDE call = call_enter(
+        operation_of(own, rms_group_of(whose), FUSED_RMS_NORM_BACKWARD, NORM_BACKWARD), BOXED);
     OWNED_TENSOR grad_out = take_tensor(stack[0]);
     OWNED_TENSOR input = take_tensor(stack[1]);
     OWNED_LIST list = take_list(stack[2]);
@@ -352,15 +295,16 @@ static void backward(backend whose, stack_value *stack) {
     mask2 mask;
     read_mask(mask_list, mask.wanted, 2);
 
-    rms r = {.input = input, .weight = weight, .shape = shape, .whose = whose};
+    rms r = {.input = input, .weight = weight, .shape = shape, .whose = whose, .own = own};
     char text[512] = "";
     /* The CPU's stays when planish is disabled: a graph recorded before must find it. */
-    reason why = whose == BACKEND_CPU || is_active(whose) ? examine(&r) : DISABLED;
+    const bool runs = whose == BACKEND_CPU || own || is_active(whose);
+    reason why = runs ? rms_examine(&r) : idle_reason(rms_group_of(whose));
     const char *wrong = reason_text(why);
     if (why == SUPPORTED) {
         const DLTensor grad = view_input(grad_out);
         DLTensor dy = grad;
-        if (whose == BACKEND_CUDA && is_mixed(&r)) {
+        if (whose == BACKEND_CUDA && rms_is_mixed(&r)) {
             if (!view_is_contiguous(&r.x)) {
                 dense_x = new_dense_copy(input);
                 r.x = view_input(handle_of(&dense_x));

@@ -32,6 +32,15 @@ def nothing_stays_enabled() -> Iterator[None]:
     assert planish.disable(), "a test left a kernel running"
 
 
+@pytest.fixture
+def in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small sums and their norms go to planish's kernels as large ones do, at once, and not to
+    torch's operators one after the other."""
+    from planish.operators import steps
+
+    monkeypatch.setattr(steps, "_SMALL", {False: 0, True: 0})
+
+
 #: Of what stands around a norm.
 _FUNCTIONS = ("add_layer_norm", "add_rms_norm", "modulated_layer_norm", "modulated_rms_norm")
 

@@ -15,6 +15,8 @@ import torch
 from planish.operators import kept
 from torch import Tensor
 
+pytestmark = pytest.mark.usefixtures("in_one_call")
+
 Function = Callable[..., Any]
 
 

@@ -16,6 +16,8 @@ import torch
 from planish.operators import formulas, norms, pairs, quantized_calls, stage_calls
 from torch import Tensor
 
+pytestmark = pytest.mark.usefixtures("in_one_call")
+
 FORWARD = "planish::norm_forward (stages)"
 BACKWARD = "planish::norm_backward (stages)"
 #: Of queries and keys.

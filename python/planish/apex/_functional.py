@@ -15,9 +15,8 @@ import torch.nn.functional as F
 import torch
 from planish.apex import _autocast_utils, _functions, _kernels, _recovery
 from planish.functions import functional as planish_functions
-from planish.library import switch
+from planish.library import torch_calls
 from planish.library.seen import is_hooked, needs_graph
-from planish.operators import layer_norm
 from planish.operators.arguments import check_floats, check_optional, check_tensor
 from torch import Tensor
 
@@ -106,10 +105,10 @@ def _eager(
     hooked = is_hooked() and needs_graph(x, weight, bias)
     if not hooked and all(p is None or p.dtype == x.dtype for p in (weight, bias)):
         # torch's operators, where they run on planish, without what is checked on the way there
-        if rms and switch.is_enabled("rms_norm", device):
-            return torch.rms_norm(x, shape, weight, eps)
-        if not rms and switch.is_enabled("layer_norm", device):
-            return layer_norm.through_torch(x, shape, weight, bias, eps)
+        if rms and torch_calls.is_possible("rms_norm", x):
+            return torch_calls.rms_norm(x, shape, weight, eps)
+        if not rms and torch_calls.is_possible("layer_norm", x):
+            return torch_calls.layer_norm(x, shape, weight, bias, eps)
     return _norm(x, weight, bias, shape, eps, rms, mixed)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from planish.library import switch
+from planish.library import switch, torch_calls
 from planish.library.seen import is_jit_tracing
 from planish.operators import composite, kept, norms, steps
 from planish.operators import options as _options
@@ -64,7 +64,7 @@ def _norm(
     """``keep``: the result is laid out as x. Otherwise it is dense."""
     active = switch.active()
     bare = affine_dims is None and activation is None and out_dtype is None and cast == "once"
-    if active and bare and steps.is_zero(weight_offset) and type(dims) is int and dims == -1:
+    if bare and steps.is_zero(weight_offset) and type(dims) is int and dims == -1:
         y = steps.norm(function == "rms_norm", x, weight, bias, eps)
         if y is not None:
             return y
@@ -134,7 +134,7 @@ def by_way(
         return composite.activate(y, norm.activation)
     if (
         (way is Way.PLAIN or may_be_torchs(way, x, weight, bias))
-        and switch.is_enabled(norm.kind, _device_type(x))
+        and torch_calls.is_possible(norm.kind, x)
         and _torch_can(x, weight, bias, norm)
         and not (norm.keep and _is_permuted(x))
     ):

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from planish.functions.functional import _check_x, _node
-from planish.library import switch
+from planish.library import switch, torch_calls
 from planish.library.seen import is_jit_tracing
 from planish.operators import composite, kept, limits, norms
 from planish.operators import options as _options
@@ -188,7 +188,8 @@ def group_by_way(
         return norms.group_norm(way, x, num_groups, weight, bias, eps, activation)
     is_torchs = (
         (way is Way.PLAIN or may_be_torchs(way, x, weight, bias))
-        and switch.is_enabled("group_norm", _device_type(x))
+        and torch_calls.is_possible("group_norm", x)
+        and (x.is_contiguous() or switch.is_enabled("group_norm", _device_type(x)))
         and _torch_can_group(x, weight, bias)
     )
     if activation and x.shape[2:].numel() >= limits.IMAGE_PIXELS:

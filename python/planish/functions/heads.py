@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from planish.functions import functional, stages
-from planish.library import switch
 from planish.operators import kept, pairs, steps
 from planish.operators.arguments import check_cast, eps_of, number_of
 from torch import Tensor
@@ -41,7 +40,7 @@ def qk_norm(
     """
     number = pairs.eps_of_both(q, k) if eps is None and kind == "rms" else eps
     plain = cast == "once" and kind in ("rms", "layer") and steps.is_zero(weight_offset)
-    if plain and switch.active():
+    if plain:
         both = steps.pair(kind == "rms", q, k, q_weight, k_weight, eps)
         if both is not None:
             return both

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import torch
 from planish.functions import stages
-from planish.library import switch
 from planish.operators import stage_calls, steps
 from planish.operators.arguments import check_cast, eps_of, number_of
 from planish.operators.call import Tensors
@@ -46,15 +45,16 @@ def _add_norm(
     cast: str,
 ) -> tuple[Tensor, Tensor]:
     bare = row_scale is None and column_scale is None and sum_dtype is None and out_dtype is None
-    bare = bare and cast == "once" and bool(switch.active())
+    bare = bare and cast == "once"
     if bare and steps.is_zero(dropout_p) and steps.is_zero(weight_offset):
         both = steps.sum_and_norm(rms, x, residual, weight, bias, eps)
         if both is not None:
             return both
     key, tensors = None, Tensors(x, residual, row_scale, column_scale, None, weight, bias)
     number = type(dropout_p) is float or type(dropout_p) is int
-    if row_scale is None and number and (not dropout_p or (not training and 0 < dropout_p <= 1)):
-        options = "added", rms, eps, sum_dtype, weight_offset, out_dtype, cast
+    if number and 0 <= dropout_p < 1 and stages.has_rows_rank(row_scale, x):
+        drops = dropout_p if training else 0.0
+        options = "added", rms, eps, sum_dtype, weight_offset, out_dtype, cast, drops
         key = stage_calls.key_of(options, tensors)
         known = stage_calls.known(key, tensors)
         if known is not None:

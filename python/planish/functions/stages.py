@@ -125,6 +125,15 @@ def check_row_scale(function: str, row_scale: Tensor | None, x: Tensor) -> Tenso
     return row_scale.reshape(*rows, 1)
 
 
+def has_rows_rank(row_scale: Tensor | None, x: Tensor) -> bool:
+    """Whether the kernels read this row_scale as it is, if it fits."""
+    if row_scale is None:
+        return True
+    if not isinstance(row_scale, Tensor) or not isinstance(x, Tensor) or row_scale.requires_grad:
+        return False
+    return row_scale.dim() == x.dim()
+
+
 def check_modulation(function: str, name: str, tensor: Tensor | None, x: Tensor) -> None:
     """scale, shift or the gate of a sum: x's rank with each axis x's or 1, or the last axis alone.
 

@@ -119,6 +119,10 @@ class Library:
             ]
             dll.planish_torch_has_cuda.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
             dll.planish_torch_quiet.argtypes = [ctypes.c_bool]
+            dll.planish_torch_stay.argtypes = [ctypes.c_uint32, *text]
+            dll.planish_torch_own_begin.restype = None
+            dll.planish_torch_own_end.restype = None
+            dll.planish_torch_when_recorded.restype = None
             dll.planish_torch_define.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
             dll.planish_torch_check_cuda.argtypes = [ctypes.c_int, *text]
             dll.planish_torch_stats.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
@@ -233,6 +237,30 @@ class Library:
         text = ctypes.create_string_buffer(_MESSAGE_BYTES)
         status = self._dll.planish_torch_has_cuda(text, len(text))
         return text.value.decode(errors="replace") if status != 0 else ""
+
+    def stay(self, groups: int) -> str:
+        """Puts planish's kernels under the operators of these groups that its own functions call,
+        for the rest of the process; why that cannot be, in one sentence, or nothing."""
+        text = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        status = self._dll.planish_torch_stay(groups, text, len(text))
+        return text.value.decode(errors="replace") if status != 0 else ""
+
+    def own(self) -> tuple[Callable[[], None], Callable[[], None]]:
+        """What is called before a call of such an operator that is planish's own, and behind it."""
+        return self._dll.planish_torch_own_begin, self._dll.planish_torch_own_end
+
+    def when_recorded(self, recorded: Callable[[Any], None]) -> None:
+        """Has this called in the backward of a layer norm that is planish's own where autograd
+        records it, with the gradient of y: a handle of libtorch's that is its own, in a capsule."""
+        capsule = ctypes.pythonapi["PyCapsule_New"]
+        capsule.restype = ctypes.py_object
+        capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+
+        def call(handle: int) -> None:
+            recorded(capsule(handle, None, None))
+
+        self._recorded = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(call)
+        self._dll.planish_torch_when_recorded(self._recorded)
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:

@@ -17,6 +17,7 @@ __all__ = [
     "is_hooked",
     "is_jit_tracing",
     "is_plain",
+    "is_quiet",
     "is_transformed",
     "needs_graph",
     "signature",
@@ -49,7 +50,7 @@ _tracing_state = torch._C._get_tracing_state
 _forward_ad = torch.autograd.forward_ad
 
 
-def _is_quiet() -> bool:
+def is_quiet() -> bool:
     """Whether no tracing, transform or mode sees calls, whatever their tensors are."""
     return not (
         _is_compiling()
@@ -65,7 +66,7 @@ def is_plain(*tensors: Tensor | None) -> bool:
     """Whether only eager autograd sees these calls: no subclass, tracing, transform or mode. Then
     the kernels read what a tensor's memory has: no lazy negation, no tensor of zeros without any.
     """
-    if not _is_quiet():
+    if not is_quiet():
         return False
     for tensor in tensors:  # a loop: all() of a generator takes twice as long
         if tensor is not None and (
@@ -82,7 +83,7 @@ def is_plain(*tensors: Tensor | None) -> bool:
 def signature(options: Any, tensors: Iterable[Tensor | None]) -> tuple[Any, ...] | None:
     """What plain calls have in common that a look at one of them settles for all: options, and of
     each tensor dtype, shape and device. None for calls that are not plain."""
-    if not _is_quiet():
+    if not is_quiet():
         return None
     parts: list[Any] = [options]
     try:

@@ -18,17 +18,15 @@ from typing import Any
 import torch
 from planish.library import dispatcher, recomputing
 from planish.library.loaded import library
-from planish.library.seen import is_hooked, is_transformed, needs_graph
-from torch import Tensor, nn
 
 __all__ = ["active", "disable", "enable", "enabled", "is_enabled"]
 
 _log = logging.getLogger("planish")
-_lock = threading.RLock()
+lock = threading.RLock()
 
 _DEVICES = ("cpu", "cuda")
 #: PLANISH_TORCH_* in src/torch/planish_torch.h.
-_GROUPS = {
+GROUPS = {
     ("layer_norm", "cpu"): 1,
     ("rms_norm", "cpu"): 2,
     ("layer_norm", "cuda"): 4,
@@ -78,7 +76,7 @@ def _chosen_devices(devices: str | Iterable[str] | None) -> list[str]:
     return ["cpu"] if missing else ["cpu", "cuda"]
 
 
-def _check_cuda() -> None:
+def check_cuda() -> None:
     """Where CUDA runs already: that torch's own kernels, called by their C++ names, are what they
     are taken for. Otherwise not: to start CUDA here would break a fork later."""
     running: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
@@ -120,7 +118,7 @@ def enable(
     True
     """
     groups = _asked(ops, devices, autocast)
-    with _lock:
+    with lock:
         if compile is not None:
             _compiler().switch(compile)
         _put(groups)
@@ -161,12 +159,12 @@ def _lacks_batch_norms(places: list[str]) -> bool:
 def _put(groups: set[_Group]) -> None:
     """Puts planish under these operators, where it is not under them already."""
     pairs, kept = _effect(groups)
-    mask = sum(_GROUPS[pair] for pair in pairs) | (_CUDA_MIXED if kept else 0)
+    mask = sum(GROUPS[pair] for pair in pairs) | (_CUDA_MIXED if kept else 0)
     missing = mask & ~library().enabled()
-    added = [group for group, bit in _GROUPS.items() if bit & missing]
+    added = [group for group, bit in GROUPS.items() if bit & missing]
     if missing:
         if any(device == "cuda" for _, device in added):
-            _check_cuda()
+            check_cuda()
         library().enable(missing)
     if kept:
         dispatcher.let_autocast_pass(sorted(kept))
@@ -212,7 +210,7 @@ def disable() -> bool:
     >>> planish.disable()
     True
     """
-    with _lock:
+    with lock:
         _explicit.clear()
         _blocks.clear()
         if "planish.compile.inductor" in sys.modules:
@@ -251,24 +249,6 @@ def is_enabled(op: str, device: str = "cpu") -> bool:
     return (op, device) in _active
 
 
-def runs_torchs(op: str, x: Any, *parameters: Tensor | None) -> bool:
-    """Whether torch's operator of this group, as it is called now, is planish with nothing to
-    decide: modules then call it at once, for the host's time counts in small models."""
-    if not _active or type(x) is not Tensor or torch.compiler.is_compiling():
-        return False
-    batch = op == "batch_norm"  # whose operator takes f32 parameters beside 16 bits, and any layout
-    dtypes = {x.dtype, torch.float32} if batch and x.dtype.itemsize == 2 else {x.dtype}
-    for parameter in parameters:
-        if parameter is not None and (
-            parameter.dtype not in dtypes or type(parameter) not in (nn.Parameter, Tensor)
-        ):
-            return False
-    on_planish = (op, "cuda" if x.is_cuda else "cpu") in _active and not x.is_meta
-    if not on_planish or not (batch or x.is_contiguous()) or x.is_inference() or is_transformed():
-        return False
-    return not is_hooked() or not needs_graph(x, *parameters)
-
-
 #: The groups that run on planish.
 State = frozenset[_Group]
 
@@ -288,12 +268,12 @@ def state() -> State:
 def go_to(wanted: State) -> Callable[[], None]:
     """Has these groups run on planish, and no others, whoever asked for what. Returns what takes it
     back, unless somebody has said something new by then."""
-    with _lock:
+    with lock:
         explicit, blocks = set(_explicit), list(_blocks)
         _ask(set(wanted), [])
 
     def back() -> None:
-        with _lock:
+        with lock:
             if _explicit == wanted and not _blocks:
                 _ask(explicit, blocks)
 
@@ -333,13 +313,13 @@ def enabled(
     ...     y = torch.nn.functional.rms_norm(torch.randn(4, 64), (64,))
     """
     block = _asked(ops, devices, autocast)
-    with _lock:
+    with lock:
         _put(block)
         _blocks.append(block)
     try:
         yield
     finally:
-        with _lock:
+        with lock:
             _end(block)
 
 

@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm as _TorchBatchNorm
 
 import torch
 from planish.functions.batch import batch_norm
-from planish.library.switch import runs_torchs
+from planish.library.torch_calls import runs_torchs
 from planish.modules.norm_modules import held_buffer, held_parameter
 from planish.operators import sync_batch
 from planish.operators.arguments import check_activation, check_tensor

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 import torch
 from planish.functions import functional, groups
-from planish.library import switch
-from planish.library.switch import runs_torchs
+from planish.library import switch, torch_calls
+from planish.library.torch_calls import runs_torchs
 from planish.modules.norm_modules import held_parameter
 from planish.operators import arguments, composite, kept, norms
 from planish.operators.ways import Way, leaf, way_of
@@ -252,7 +252,7 @@ class GroupNorm(nn.GroupNorm):
             return type(self).forward(self, input)
         parameters = held_parameter(self, "weight"), held_parameter(self, "bias")
         if not activation and runs_torchs("group_norm", input, *parameters):
-            return torch.group_norm(input, self.num_groups, *parameters, self.eps)
+            return torch_calls.group_norm(input, self.num_groups, *parameters, self.eps)
         options = "GroupNorm", switch.active(), self.num_groups, self.num_channels, self.eps
         key = kept.key_of((*options, activation), (input, *parameters), (input,))
         known = norms.known(key, input, *parameters)

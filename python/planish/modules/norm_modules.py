@@ -12,9 +12,9 @@ import torch.nn.functional as F
 
 import torch
 from planish.functions import functional
-from planish.library import switch
-from planish.library.switch import runs_torchs
-from planish.operators import arguments, composite, kept, layer_norm, norms
+from planish.library import switch, torch_calls
+from planish.library.torch_calls import runs_torchs
+from planish.operators import arguments, composite, kept, norms
 from planish.operators.call import Norm
 from planish.operators.ways import Way, leaf, way_of
 from torch import Tensor, nn
@@ -90,7 +90,7 @@ class LayerNorm(nn.LayerNorm):
         weight, bias = held_parameter(self, "weight"), held_parameter(self, "bias")
         if runs_torchs("layer_norm", input, weight, bias):
             shape, eps = self.normalized_shape, self.eps
-            return layer_norm.through_torch(input, shape, weight, bias, eps)
+            return torch_calls.layer_norm(input, shape, weight, bias, eps)
         options = "LayerNorm", switch.active(), self.normalized_shape, self.eps
         key = kept.key_of(options, (input, weight, bias), (input,))
         known = norms.known(key, input, weight, bias)
@@ -136,7 +136,7 @@ class RMSNorm(nn.RMSNorm):
     def _forward(self, x: Tensor) -> Tensor:
         weight = held_parameter(self, "weight")
         if runs_torchs("rms_norm", x, weight):
-            return torch.rms_norm(x, self.normalized_shape, weight, self.eps)
+            return torch_calls.rms_norm(x, self.normalized_shape, weight, self.eps)
         options = "RMSNorm", switch.active(), self.normalized_shape, self.eps
         key = kept.key_of(options, (x, weight), (x,))
         known = norms.known(key, x, weight, None)

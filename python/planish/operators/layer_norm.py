@@ -1,41 +1,40 @@
-"""torch's layer norm as planish's own functions and modules call it, right to every order.
+"""Layer norms that are right to every order.
 
 torch differentiates the backward of a layer norm by a formula that takes mean and rstd for
-constants, so its third derivatives are wrong. Where planish is under torch's operator, that is the
-shortest way to planish's kernels; here it is taken without that formula.
+constants, so its third derivatives are wrong. planish's own calls of torch's operator
+(library/torch_calls.py) do without that formula.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from planish.library.loaded import library
 from planish.library.seen import is_transformed
 from planish.operators import ops
 from torch import Tensor
 
-__all__ = ["composed", "needs_composition", "through_torch"]
+__all__ = ["composed", "needs_composition"]
 
 _Gradients = tuple[Tensor | None, ...]
 
 
-@functools.lru_cache(maxsize=256)
-def _hook(eps: float) -> Callable[[_Gradients, _Gradients], _Gradients | None]:
-    """Puts planish's backward, which has derivatives of every order, in the place of torch's where
-    the backward is recorded."""
+def _replace(handle_of_dy: Any) -> None:
+    """Called inside of the backward where autograd records it, with dy: puts planish's backward,
+    which has derivatives of every order, in the place of torch's."""
+    dy: Tensor = torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr(handle_of_dy)
+    node: Any = torch._C._current_autograd_node()
+    if node is None or not hasattr(node, "_saved_normalized_shape"):
+        return
 
-    def backward(gradients: _Gradients, given: _Gradients) -> _Gradients | None:
-        dy = given[0]
-        if dy is None or not torch.is_grad_enabled():
-            return None
-        node: Any = torch._C._current_autograd_node()
+    def backward(gradients: _Gradients, _: Any) -> _Gradients:
+        handle.remove()
         x, weight, bias = node._saved_input, node._saved_weight, node._saved_bias
+        mean, rstd = node._saved_result1.detach(), node._saved_result2.detach()
         first = x.dim() - len(node._saved_normalized_shape)
         axes = list(range(first, x.dim()))
-        with torch.no_grad():  # torch's are rounded to x's dtype
-            _, mean, rstd = ops.plain_forward(x, None, None, axes, axes, eps, False, dense=True)
         wanted = [gradient is not None for gradient in gradients]
         dx, dweight, dbias = ops.plain_backward(
             dy, x, mean, rstd, weight, axes, axes, False, wanted
@@ -44,18 +43,10 @@ def _hook(eps: float) -> Callable[[_Gradients, _Gradients], _Gradients | None]:
             dbias = dbias.to(bias.dtype)
         return dx, dweight, dbias
 
-    return backward
+    handle = node.register_hook(backward)
 
 
-def through_torch(
-    x: Tensor, shape: Any, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> Tensor:
-    """torch.layer_norm, of a call whose saved tensors no hooks take."""
-    y = torch.layer_norm(x, shape, weight, bias, eps)
-    node = y.grad_fn
-    if node is not None and hasattr(node, "_saved_result2"):
-        node.register_hook(_hook(eps))
-    return y
+library().when_recorded(_replace)
 
 
 # ---- In elementary operators --------------------------------------------------------------------

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import torch
+from planish.library import torch_calls
 from planish.library.seen import is_hooked, needs_graph
-from planish.operators import call, composite, kept, layer_norm, ops, placed, short, stage_calls
+from planish.operators import call, composite, kept, ops, placed, short, stage_calls
 from planish.operators.arguments import rms_eps as rms_eps
 from planish.operators.call import Norm, Tensors
 from planish.operators.stage_calls import is_distributed
@@ -32,10 +32,10 @@ class ByTorch(NamedTuple):
 
     def run(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         if self.kind == "layer_norm":
-            return layer_norm.through_torch(x, self.size, weight, bias, self.eps)
+            return torch_calls.layer_norm(x, self.size, weight, bias, self.eps)
         if self.kind == "rms_norm":
-            return torch.rms_norm(x, self.size, weight, self.eps)
-        return torch.group_norm(x, self.size, weight, bias, self.eps)
+            return torch_calls.rms_norm(x, self.size, weight, self.eps)
+        return torch_calls.group_norm(x, self.size, weight, bias, self.eps)
 
 
 def known(key: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor | None:
@@ -45,6 +45,8 @@ def known(key: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Te
         return None
     if type(prepared) is ByTorch:  # as ways.may_be_torchs has it of plain tensors
         if needs_graph(x, weight, bias) and (x.is_inference() or is_hooked()):
+            return None
+        if not torch_calls.is_possible(prepared.kind, x):
             return None
         return prepared.run(x, weight, bias)
     tensors = Tensors(x, None, None, None, None, weight, bias)

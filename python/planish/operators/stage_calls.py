@@ -71,6 +71,8 @@ def key_of(options: tuple[Any, ...], tensors: Tensors) -> Any:
 def run_plain(tensors: Tensors, prepared: Prepared) -> tuple[Tensor, Tensor | None] | None:
     """(y, sum or None) of tensors that only eager autograd looks at; None where autograd cannot
     save them, or the library cannot run it."""
+    if prepared.alone.dropout_p and tensors.rng is None:
+        tensors = tensors._replace(rng=_drawn(tensors.x.device))
     there = [tensor for tensor in tensors if tensor is not None]
     try:
         if needs_graph(*there):
@@ -242,7 +244,7 @@ def norm(
         return y, total
     prepared = prepare(saving, tensors, graph)
     results = run_plain(tensors, prepared)
-    if results is not None and all(map(operator.is_, given, tensors)):
+    if results is not None and all(map(operator.is_, given, tensors._replace(rng=None))):
         kept.keep(key, prepared)
     return results
 

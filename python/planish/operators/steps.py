@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from planish.library.switch import runs_torchs
-from planish.operators import layer_norm
+from planish.library import torch_calls
+from planish.library.torch_calls import runs_torchs
 from torch import Tensor
 
 __all__ = ["is_zero", "norm", "pair", "sum_and_norm"]
@@ -28,8 +28,8 @@ def _are_better(x: Tensor) -> bool:
 
 def _by_torch(rms: bool, x: Tensor, weight: Any, bias: Any, eps: float) -> Tensor:
     if rms:
-        return torch.rms_norm(x, x.shape[-1:], weight, eps)
-    return layer_norm.through_torch(x, x.shape[-1:], weight, bias, eps)
+        return torch_calls.rms_norm(x, x.shape[-1:], weight, eps)
+    return torch_calls.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
 
 def _fits(x: Tensor, *parameters: Any) -> bool:

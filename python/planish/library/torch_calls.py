@@ -1,0 +1,124 @@
+"""Calls of torch's operators that planish's own functions and modules make: of a norm that torch
+has. Its derivative is then torch's, in C++, and costs the host what torch's costs.
+
+Such a call is marked as planish's own (src/torch/own_call.h): planish's kernels stand under the
+operators from the first one on. They run these calls and their derivatives, whether planish is
+enabled or not, and pass all others on to torch's while it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from planish.library import dispatcher, switch
+from planish.library.loaded import library
+from planish.library.seen import is_hooked, is_quiet, is_transformed, needs_graph
+from torch import Tensor, nn
+
+__all__ = ["group_norm", "is_possible", "layer_norm", "rms_norm", "runs_torchs"]
+
+#: The operators that can be called so, by kinds of device: those of which torch has kernels that
+#: planish's pass other calls on to.
+_CALLED = {("layer_norm", "cpu"), ("group_norm", "cpu"), ("layer_norm", "cuda")}
+_CALLED |= {("group_norm", "cuda"), ("rms_norm", "cuda")}
+
+#: Those that planish's kernels are under by now, and those where that cannot be.
+_staying: set[tuple[str, str]] = set()
+_refused: set[tuple[str, str]] = set()
+
+_begin, _end = library().own()
+
+#: What planish runs; of all else torch's words are not planish's.
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_MOST_AXES = 16
+
+
+def _stay(group: tuple[str, str]) -> bool:
+    """Puts planish under a group's operators, once; whether it is."""
+    cuda = group[1] == "cuda"
+    if cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    with switch.lock:
+        if group not in _staying and group not in _refused:
+            try:
+                if cuda:
+                    switch.check_cuda()
+                refused = library().stay(switch.GROUPS[group])
+            except RuntimeError as error:
+                refused = str(error)
+            (_refused if refused else _staying).add(group)
+            dispatcher.forget_resolved_kernels()
+    return group in _staying
+
+
+def is_possible(op: str, x: Tensor) -> bool:
+    """Whether torch's operator of this group, called by one of the functions here, is planish:
+    because it is enabled, or by a call of its own, which neither autocast nor a mode would see."""
+    device = "cuda" if x.is_cuda else "cpu" if x.is_cpu else ""
+    group, enabled = (op, device), switch.is_enabled(op, device)
+    if enabled and op != "layer_norm":
+        return True
+    if group not in _staying and (group not in _CALLED or group in _refused or not _stay(group)):
+        return False
+    return enabled or (
+        x.dtype in _DTYPES
+        and (1 if op == "group_norm" else 0) < x.dim() <= _MOST_AXES
+        and is_quiet()
+        and not torch.is_autocast_enabled(device)
+    )
+
+
+def _own(function: Callable[..., Any], *arguments: Any) -> Any:
+    _begin()
+    try:
+        return function(*arguments)
+    finally:
+        _end()
+
+
+def layer_norm(
+    x: Tensor, shape: Any, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """torch.layer_norm by planish; right to every order, which torch's is not (_replace)."""
+    y: Tensor = _own(torch.layer_norm, x, shape, weight, bias, eps)
+    return y
+
+
+def group_norm(
+    x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """torch.group_norm by planish; while it is enabled, by torch where that was measured to be
+    faster."""
+    if switch.is_enabled("group_norm", "cuda" if x.is_cuda else "cpu"):
+        return torch.group_norm(x, groups, weight, bias, eps)
+    y: Tensor = _own(torch.group_norm, x, groups, weight, bias, eps)
+    return y
+
+
+def rms_norm(x: Tensor, shape: Any, weight: Tensor | None, eps: float | None) -> Tensor:
+    """torch.rms_norm by planish."""
+    if switch.is_enabled("rms_norm", "cuda" if x.is_cuda else "cpu"):
+        return torch.rms_norm(x, shape, weight, eps)
+    y: Tensor = _own(torch._fused_rms_norm, x, shape, weight, eps)[0]
+    return y
+
+
+def runs_torchs(op: str, x: Any, *parameters: Any) -> bool:
+    """Whether torch's operator of this group, called by one of the functions here, is planish with
+    nothing to decide: modules then call it at once, for the host's time counts in small models."""
+    if type(x) is not Tensor or torch.compiler.is_compiling() or x.is_meta:
+        return False
+    if not is_possible(op, x) or x.is_inference() or is_transformed():
+        return False
+    batch = op == "batch_norm"  # whose operator takes f32 parameters beside 16 bits, and any layout
+    dtypes = {x.dtype, torch.float32} if batch and x.dtype.itemsize == 2 else {x.dtype}
+    for parameter in parameters:
+        if parameter is not None and (
+            type(parameter) not in (nn.Parameter, Tensor) or parameter.dtype not in dtypes
+        ):
+            return False
+    if not (batch or x.is_contiguous()):
+        return False
+    return not is_hooked() or not needs_graph(x, *parameters)

@@ -1,0 +1,46 @@
+/*
+ * Calls of torch's operators that planish's own functions make, for the derivatives that torch has
+ * of these in C++: planish runs them, whether it is enabled or not.
+ *
+ * What the call is comes beside it, in a number of the thread's. What the forward saves for torch
+ * says to the backward, whichever thread that is on, whose it is: mean and rstd have an axis of one
+ * element at the end, whose stride nobody looks at, and theirs is a mark.
+ */
+#ifndef PLANISH_TORCH_OWN_CALL_H
+#define PLANISH_TORCH_OWN_CALL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "calls.h"
+#include "tensor.h"
+
+/* Whether the call that comes in is planish's own (planish_torch_own_begin); the next one is not.
+ */
+bool own_call_take(void);
+
+/* What a call of torch's operator of this group counts as: while the group is enabled that
+ * operator, else planish's own. */
+static inline operation operation_of(bool own, uint32_t group, operation torchs,
+                                     operation planishs) {
+    return own && !group_is_active(group) ? planishs : torchs;
+}
+
+/* Runs it, by the general kernels, too, and where torch's own kernel is faster. What the library
+ * refuses is thrown; UNAVAILABLE is returned: there is no kernel, and the call is torch's. */
+planish_status own_call_run(const planish_norm *op, planish_pass pass,
+                            const planish_tensors *tensors);
+
+/* Tells who wants to know (planish_torch_when_recorded) that autograd records the backward of the
+ * call, if it does. */
+void own_call_tell_recorded(tensor_handle dy);
+
+/* A new mean or rstd of the call: of these sizes, of which the view has the first `ndim`. With
+ * `own` it has an axis of one element more where the last is not one, and the mark. */
+new_tensor new_statistic(const DLTensor *like, int32_t ndim, int64_t *sizes, int32_t dtype,
+                         bool own, int64_t *strides, DLTensor *view);
+
+/* Whether a saved mean or rstd has the mark. */
+bool is_own_statistic(tensor_handle statistic);
+
+#endif
