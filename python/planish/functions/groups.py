@@ -23,7 +23,6 @@ from planish.operators.arguments import (
     whole_of,
 )
 from planish.operators.arguments import check_parameter as _check
-from planish.operators.arguments import device_type as _device_type
 from planish.operators.arguments import with_offset as _with_offset
 from planish.operators.ways import Way, may_be_torchs, way_of
 from torch import Tensor, fx
@@ -189,7 +188,6 @@ def group_by_way(
     is_torchs = (
         (way is Way.PLAIN or may_be_torchs(way, x, weight, bias))
         and torch_calls.is_possible("group_norm", x)
-        and (x.is_contiguous() or switch.is_enabled("group_norm", _device_type(x)))
         and _torch_can_group(x, weight, bias)
     )
     if activation and x.shape[2:].numel() >= limits.IMAGE_PIXELS:

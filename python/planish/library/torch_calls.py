@@ -60,6 +60,8 @@ def is_possible(op: str, x: Tensor) -> bool:
     group, enabled = (op, device), switch.is_enabled(op, device)
     if enabled and op != "layer_norm":
         return True
+    if not x.is_contiguous():  # of others torch makes copies, and planish has kernels for some
+        return False
     if group not in _staying and (group not in _CALLED or group in _refused or not _stay(group)):
         return False
     return enabled or (
@@ -119,6 +121,6 @@ def runs_torchs(op: str, x: Any, *parameters: Any) -> bool:
             type(parameter) not in (nn.Parameter, Tensor) or parameter.dtype not in dtypes
         ):
             return False
-    if not (batch or x.is_contiguous()):
+    if not (batch or x.is_contiguous()):  # rms_norm while it is enabled
         return False
     return not is_hooked() or not needs_graph(x, *parameters)

@@ -1,4 +1,4 @@
-"""Small calls as torch's operators one after the other, while planish is under these: the bits are
+"""Small calls as torch's operators one after the other, where planish is under these: the bits are
 the same, and their derivatives are C++, which costs the host a fraction of one in Python."""
 
 from __future__ import annotations
@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 from planish.library import torch_calls
+from planish.library.seen import needs_graph
 from planish.library.torch_calls import runs_torchs
+from planish.operators.arguments import HALF
 from torch import Tensor
 
 __all__ = ["is_zero", "norm", "pair", "sum_and_norm"]
@@ -59,6 +61,8 @@ def sum_and_norm(
         return None
     if not _fits(x, weight, bias):
         return None
+    if x.dtype in HALF and needs_graph(x, residual, weight, bias):
+        return None  # autograd would round the norm's gradient before it adds the sum's
     total = x + residual
     return _by_torch(rms, total, weight, bias, eps), total
 
