@@ -202,7 +202,9 @@ def disable() -> bool:
     Returns true if they are removed: torch's dispatch table is then what it was, except for
     ``aten::_fused_rms_norm_backward`` on the CPU, which torch has no kernel for there, and
     ``aten::cudnn_batch_norm_backward`` on CUDA, which cannot use what planish's forward saved: a
-    graph recorded while planish was enabled must still find them.
+    graph recorded while planish was enabled must still find them. Norms that planish's own
+    functions and modules called (docs/guide/pytorch-details.md, "Four ways") keep planish's kernels
+    for these calls alone.
 
     Example:
 
