@@ -33,6 +33,7 @@ _begin, _end = library().own()
 #: What planish runs; of all else torch's words are not planish's.
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _MOST_AXES = 16
+_PARAMETERS = (nn.Parameter, Tensor)
 
 
 def _stay(group: tuple[str, str]) -> bool:
@@ -57,7 +58,8 @@ def is_possible(op: str, x: Tensor) -> bool:
     """Whether torch's operator of this group, called by one of the functions here, is planish:
     because it is enabled, or by a call of its own, which neither autocast nor a mode would see."""
     device = "cuda" if x.is_cuda else "cpu" if x.is_cpu else ""
-    group, enabled = (op, device), switch.is_enabled(op, device)
+    group = op, device
+    enabled = group in switch.active()
     if enabled and op != "layer_norm":
         return True
     if not x.is_contiguous():  # of others torch makes copies, and planish has kernels for some
@@ -114,13 +116,17 @@ def runs_torchs(op: str, x: Any, *parameters: Any) -> bool:
         return False
     if not is_possible(op, x) or x.is_inference() or is_transformed():
         return False
-    batch = op == "batch_norm"  # whose operator takes f32 parameters beside 16 bits, and any layout
-    dtypes = {x.dtype, torch.float32} if batch and x.dtype.itemsize == 2 else {x.dtype}
+    dtype, batch = x.dtype, op == "batch_norm"  # which takes any layout, and f32 beside 16 bits
     for parameter in parameters:
         if parameter is not None and (
-            type(parameter) not in (nn.Parameter, Tensor) or parameter.dtype not in dtypes
+            type(parameter) not in _PARAMETERS
+            or (parameter.dtype is not dtype and not (batch and _is_wider(parameter, dtype)))
         ):
             return False
     if not (batch or x.is_contiguous()):  # rms_norm while it is enabled
         return False
     return not is_hooked() or not needs_graph(x, *parameters)
+
+
+def _is_wider(parameter: Tensor, dtype: torch.dtype) -> bool:
+    return parameter.dtype is torch.float32 and dtype.itemsize == 2

@@ -36,7 +36,10 @@ def _by_torch(rms: bool, x: Tensor, weight: Any, bias: Any, eps: float) -> Tenso
 
 def _fits(x: Tensor, *parameters: Any) -> bool:
     shape = x.shape[-1:]
-    return not any(parameter is not None and parameter.shape != shape for parameter in parameters)
+    for parameter in parameters:  # noqa: SIM110 (a loop, as in ways.py)
+        if parameter is not None and parameter.shape != shape:
+            return False
+    return True
 
 
 def norm(rms: bool, x: Any, weight: Any, bias: Any, eps: Any) -> Tensor | None:
