@@ -53,6 +53,8 @@ def _is_plain(norm: Norm) -> bool:
     own = {_DRESIDUAL, _DCOLUMN} & set(norm.results.values()) if norm.is_backward else set()
     if norm.call.split or reduce != last or own:
         return False
+    if x.is_cuda and call.axes_of(norm.call.axes, 3):
+        return False  # a GPU's fast kernels have a modulation alone
     return all(stage is None for stage in [*stages, values[-1]])
 
 
@@ -98,6 +100,8 @@ def _column_axes(scale: Any, x: Tensor) -> list[int] | None:
     axes = [axis for axis, size in enumerate(sizes) if axis == ndim - 1 or size != 1]
     if len(axes) == ndim or any(sizes[axis] != x.shape[axis] for axis in axes):
         return None
+    if x.is_cuda and axes != [ndim - 1]:
+        return None  # a GPU's fast kernels have one scale of columns for all rows
     return axes
 
 
