@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from .markdown import NAMES, markdown, source
-from .reader import Row, lines, microseconds, rows, sweep
+from .reader import Row, microseconds, rows, sweep
 
 
 def cpu_sweep(path: str, providers: Sequence[str]) -> str:
@@ -154,14 +153,4 @@ def calls(path: str, machine: str) -> str:
         body.append([f"`{name}`" if not name.startswith("an ") else name, *line])
     ways = ("torch", "planish", "enabled")
     head = ["us", *(f"{mode}: {way}" for mode in modes.values() for way in ways)]
-    return markdown(head, body) + source(path, machine=machine, command="python bench/overhead.py")
-
-
-def older_calls(path: str, machine: str) -> str:
-    """What a call costs: what bench/overhead.py printed before it timed every function."""
-    body = []
-    for line in lines(path):
-        if match := re.match(r"(\S.*?)\s{2,}([\d.]+)\s+([\d.]+)\s+([\d.]+)\s", line):
-            body.append([f"`{match[1]}`", match[2], match[3], match[4]])
-    head = ["us, fastest call", "torch", "planish", "ratio"]
     return markdown(head, body) + source(path, machine=machine, command="python bench/overhead.py")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .classic import batch_table, profile, steps_table, text_table, ways_table
-from .cpu import accuracy, calls, cpu_groups, cpu_sweep, instructions, older_calls, switch
+from .cpu import accuracy, calls, cpu_groups, cpu_sweep, instructions, switch
 from .fused import by_turns, fused, trained, trained_short
 from .gpu import gpu_decode, gpu_images, gpu_other_rows, gpu_rows, gpu_silu
 from .models import HOST, MODELS, model_table, models_short
@@ -95,9 +95,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "accuracy": accuracy,
     "switch": switch,
     "calls-cpu": lambda: calls(
-        "zen4-6/calls.csv", "AMD EPYC (Zen 4), one thread, torch 2.13, thread time"
+        "zen4-9/calls.csv", "AMD EPYC (Zen 4), one thread, torch 2.13, thread time"
     ),
     "ort-models": lambda: ort("zen4-7/ort.csv", models=True),
     "ort-norms": lambda: ort("zen4-7/ort.csv", models=False),
-    "calls-gpu": lambda: older_calls("gpu-11/overhead.txt", "NVIDIA H200, torch 2.11"),
+    "calls-gpu": lambda: calls("gpu-35/calls.csv", "NVIDIA H200, torch 2.11, the clock's time"),
 }
