@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch._functorch.config
+import torch.nn.functional as F
 from functorch.compile import make_boxed_func
 
+import planish
 import torch
 from planish.compile import choice, forms, inductor, table
 from torch import Tensor, fx, nn
@@ -115,3 +117,72 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(table, "rows", lambda: found)
 
     return put
+
+
+# ---- Models with norms ---------------------------------------------------------------------------
+
+
+class Layer(nn.Module):
+    """torch's norms over the last axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.product, self.norm = nn.Linear(16, 16), nn.LayerNorm(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.product(x))
+
+
+class Written(nn.Module):
+    """An RMS norm as language models write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.product, self.weight = nn.Linear(16, 16), nn.Parameter(torch.randn(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = self.product(x).to(torch.float32)
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return self.weight * wide.to(x.dtype)
+
+
+class Rms(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.product, self.norm = nn.Linear(16, 16), nn.RMSNorm(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.product(x))
+
+
+class Groups(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.product, self.norm = nn.Linear(16, 32), nn.GroupNorm(4, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.silu(self.norm(self.product(x).view(-1, 8, 4)))
+
+
+class Functions(nn.Module):
+    """planish's own functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, total = planish.add_rms_norm(x, x.flip(0), self.weight, 1e-6)
+        one, other = planish.qk_norm(y, total, self.weight, self.weight, 1e-6)
+        gated = planish.gated_rms_norm(one, other, self.weight, 1e-6)
+        moved = planish.modulated_layer_norm(gated, self.weight, self.weight.flip(0))
+        return planish.layer_norm(moved.view(-1, 4, 4), dims=1).view(-1, 16)
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    "layer": (Layer, 1),
+    "written": (Written, 1),
+    "rms": (Rms, 1),
+    "groups": (Groups, 1),
+    "functions": (Functions, 6),
+}

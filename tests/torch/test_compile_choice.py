@@ -1,90 +1,29 @@
-"""Which norms of a graph become planish's, that the results stay the same, and what is said."""
+"""Which norms of a graph become planish's, and that the results stay the same."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch.nn.functional as F
-from compile_support import compiled, results_of, rows, uncached  # noqa: F401 (fixtures)
+from compile_support import (  # noqa: F401 (fixtures)
+    MODELS,
+    Layer,
+    Written,
+    compiled,
+    results_of,
+    rows,
+    uncached,
+)
 
 import planish
 import planish.compile
 import torch
-from planish.commands import doctor
-from planish.compile import choice, joint, table
+from planish.compile import choice, table
 from torch import Tensor, nn
 
 FORWARD, BACKWARD = "planish::graph_forward", "planish::graph_backward"
 NORMS = ("aten::native_layer_norm", "aten::native_group_norm", "aten::_fused_rms_norm")
-
-
-class Layer(nn.Module):
-    """torch's norms over the last axis."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.product, self.norm = nn.Linear(16, 16), nn.LayerNorm(16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.product(x))
-
-
-class Written(nn.Module):
-    """An RMS norm as language models write it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.product, self.weight = nn.Linear(16, 16), nn.Parameter(torch.randn(16))
-
-    def forward(self, x: Tensor) -> Tensor:
-        wide = self.product(x).to(torch.float32)
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
-        return self.weight * wide.to(x.dtype)
-
-
-class Rms(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.product, self.norm = nn.Linear(16, 16), nn.RMSNorm(16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.product(x))
-
-
-class Groups(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.product, self.norm = nn.Linear(16, 32), nn.GroupNorm(4, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.silu(self.norm(self.product(x).view(-1, 8, 4)))
-
-
-class Functions(nn.Module):
-    """planish's own functions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(16))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y, total = planish.add_rms_norm(x, x.flip(0), self.weight, 1e-6)
-        one, other = planish.qk_norm(y, total, self.weight, self.weight, 1e-6)
-        gated = planish.gated_rms_norm(one, other, self.weight, 1e-6)
-        moved = planish.modulated_layer_norm(gated, self.weight, self.weight.flip(0))
-        return planish.layer_norm(moved.view(-1, 4, 4), dims=1).view(-1, 16)
-
-
-MODELS: dict[str, tuple[Callable[[], nn.Module], int]] = {
-    "layer": (Layer, 1),
-    "written": (Written, 1),
-    "rms": (Rms, 1),
-    "groups": (Groups, 1),
-    "functions": (Functions, 6),
-}
 
 
 def close(one: list[Tensor], other: list[Tensor]) -> None:
@@ -290,122 +229,3 @@ def test_a_checkpoint_computes_other_norms() -> None:
     part(other).sum().backward()
     torch.testing.assert_close(leaf.grad, other.grad)
     assert graphs.counted()[FORWARD] == 2, "the backward computes the forward again"
-
-
-# ---- What is said --------------------------------------------------------------------------------
-
-
-def test_the_report_lacks_a_norm(caplog: pytest.LogCaptureFixture) -> None:
-    before = len(planish.compile.report())
-    planish.reset_stats()
-    run, _ = compiled(Layer())
-    with caplog.at_level(logging.INFO, "planish.compile"):
-        results_of(run, None, torch.randn(6, 16))
-    found = planish.compile.report()[before:]
-    assert [(e.direction, e.chosen, e.shape, e.dtype) for e in found] == [
-        ("forward", "planish", (6, 16), "float32"),
-        ("backward", "planish", (6, 16), "float32"),
-    ]
-    assert "every norm was asked for" in str(planish.compile.report())
-    assert sum("every norm was asked for" in record.message for record in caplog.records) == 2
-    assert planish.stats()["in compiled graphs (forward)"]["planish"] == 1
-
-
-@pytest.mark.parametrize("mode", [choice.FASTER, choice.NEVER])
-@pytest.mark.parametrize("name", ["layer", "written", "rms", "groups"])
-def test_a_norm_that_is_left_is_not_said(name: str, mode: str, rows: Any) -> None:  # noqa: F811
-    """Also of a norm that is taken apart before the graph is differentiated."""
-    rows(forward=0.5)
-    before = len(planish.compile.report())
-    planish.reset_stats()
-    run, _ = compiled(MODELS[name][0](), mode)
-    results_of(run, None, torch.randn(6, 16))
-    found = planish.compile.report()[before:]
-    assert [(e.direction, e.chosen) for e in found] == [
-        ("forward", "inductor"),
-        ("backward", "inductor"),
-    ]
-    assert found[0].graph == found[1].graph
-    if mode == choice.FASTER:
-        assert "0.50 times as fast" in found[0].why and "no row" in found[1].why
-    else:
-        assert {e.why for e in found} == {choice.UNASKED}
-    for direction in ("forward", "backward"):
-        counted = planish.stats()[f"in compiled graphs ({direction})"]["torch"]
-        assert sum(counted.values()) == 1, counted
-
-
-def test_an_inference_that_is_left_has_a_backward(rows: Any) -> None:  # noqa: F811
-    rows(forward=0.5)
-    before = len(planish.compile.report())
-    run, _ = compiled(Written(), choice.FASTER)
-    with torch.no_grad():
-        run(torch.randn(6, 16))
-    assert [e.direction for e in planish.compile.report()[before:]] == ["forward"]
-
-
-def test_autocast_is_not_said(rows: Any) -> None:  # noqa: F811
-    rows(forward=9.0, backward=9.0)
-    before = len(planish.compile.report())
-
-    def norm(x: Tensor) -> Tensor:
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
-
-    run, _ = compiled(norm, choice.FASTER)
-    with torch.autocast("cpu", torch.bfloat16):
-        run(torch.randn(6, 16).requires_grad_())
-    found = planish.compile.report()[before:]
-    assert [e.chosen for e in found] == ["inductor"] * 2
-    assert all("autocast" in e.why for e in found)
-
-
-def test_a_norm_without_an_operator_is_not_said() -> None:
-    """planish's have 16 axes at most."""
-    before = len(planish.compile.report())
-    x = torch.randn([1] * 16 + [16])
-    run, _ = compiled(lambda x: F.layer_norm(x, (16,)), choice.FASTER)
-    results_of(run, None, x)
-    found = planish.compile.report()[before:]
-    assert [(e.direction, e.chosen) for e in found] == [
-        ("forward", "inductor"),
-        ("backward", "inductor"),
-    ]
-    assert {e.why for e in found} == {"planish has no operator for it"}
-    assert found[0].shape == tuple(x.shape)
-
-
-def test_stats_do_not_say_why(rows: Any) -> None:  # noqa: F811
-    rows(forward=0.5)
-    planish.reset_stats()
-    run, _ = compiled(Layer(), choice.FASTER)
-    run(torch.randn(6, 16))
-    (why,) = planish.stats()["in compiled graphs (forward)"]["torch"]
-    assert "0.50 times as fast" in why
-
-
-def test_caches_do_not_know_the_choices(rows: Any) -> None:  # noqa: F811
-    one = joint.NormPass(choice.FASTER, {}).uuid()
-    assert one != joint.NormPass(choice.ALWAYS, {}).uuid()
-    assert one == joint.NormPass(choice.FASTER, {}).uuid()
-
-
-def test_the_table_is_out_of_order() -> None:
-    assert table.rows()
-    for row in table.rows():
-        assert row.direction in (table.FORWARD, table.BACKWARD, table.ONE_KERNEL)
-        assert row.speedup > 0
-        for least, end in (row.columns, row.elements):
-            assert least >= 0 and (end is None or end > least)
-
-
-@pytest.mark.parametrize("given", ["fast", 3, None])
-def test_an_unknown_mode_is_taken(given: Any) -> None:
-    with pytest.raises(Exception, match=r"compile is .*known are 'faster', 'always'"):
-        options = {"planish": given}
-        torch.compile(Layer(), backend="planish", options=options)(torch.randn(6, 16))
-
-
-def test_doctor_says_nothing_of_the_compiler() -> None:
-    found = doctor.report()["compile"]
-    assert found["whole norms in a graph"] == found["passes that caches know"] == "yes"
-    assert any(name.startswith("table of choices, cpu") for name in found)
