@@ -16,6 +16,7 @@ SOURCES = (
     "problem.c",
     "problem_axes.c",
     "problem_checks.c",
+    "problem_layouts.c",
     "buffers.c",
     "status.c",
     "sized.c",
