@@ -29,8 +29,8 @@ typedef struct batch_args {
     divisor run_divisor;
     double cols, eps, momentum;
     u32 eps_is_small; /* below 1e-30: squares may have to be scaled up */
-    double count;   /* what sums are divided by: cols; of L2 1 */
-    double clamped; /* common/rule.cu */
+    double count;     /* what sums are divided by: cols; of L2 1 */
+    double clamped;   /* common/rule.cu */
 } batch_args;
 
 #endif

@@ -28,8 +28,8 @@ typedef struct stages_backward_args {
     i64 index_outer, index_inner; /* of elements that dropout counts, from row to row */
     u64 dropped;                  /* dropout's p * 2^32, rounded up */
     double keep_factor;
-    u32 parts; /* blocks, or clusters of them, that share the rows */
-    u32 alone; /* no other block has rows */
+    u32 parts;      /* blocks, or clusters of them, that share the rows */
+    u32 alone;      /* no other block has rows */
     double clamped; /* common/rule.cu */
 } stages_backward_args;
 
