@@ -47,6 +47,24 @@ def _check_x(function: str, x: Tensor, name: str = "x") -> None:
         )
 
 
+def axes_of_both(
+    function: str,
+    x: Tensor,
+    dims: int | Iterable[int],
+    affine_dims: int | Iterable[int] | None,
+    name: str = "dims",
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes of x that are normalized, one at least, and those of its parameters."""
+    reduce = tuple(_axes(dims, x.dim(), f"{function}, {name}"))
+    if not reduce:
+        raise RuntimeError(
+            f"{function}: Expected {name} to have at least one element, but got none"
+        )
+    if affine_dims is None:
+        return reduce, reduce
+    return reduce, tuple(_axes(affine_dims, x.dim(), f"{function}, affine_dims"))
+
+
 def _norm(
     function: str,
     x: Tensor,
@@ -90,12 +108,7 @@ def _norm(
         eps = eps_of(function, eps, rms, x.dtype)
     if weight_offset:
         weight_offset = number_of(function, "weight_offset", weight_offset)
-    reduce = tuple(_axes(dims, x.dim(), f"{function}, dims"))
-    if not reduce:
-        raise RuntimeError(f"{function}: Expected dims to have at least one element, but got none")
-    affine = reduce
-    if affine_dims is not None:
-        affine = tuple(_axes(affine_dims, x.dim(), f"{function}, affine_dims"))
+    reduce, affine = axes_of_both(function, x, dims, affine_dims)
     if way is not Way.TORCH or not (is_jit_tracing() or x.is_nested):
         _check(x, weight, affine, function, "weight")
         _check(x, bias, affine, function, "bias")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from planish.functions.functional import _check_x, _node
+from planish.functions.functional import _check_x, _node, axes_of_both
 from planish.operators import kept, norms
 from planish.operators.arguments import (
     affine_of,
-    axes_of,
     check_optional,
     check_parameter,
     check_tensor,
@@ -83,12 +82,7 @@ def normalize(
         check_optional("normalize", weight=weight, bias=bias)
     _check_x("normalize", x)
     p, eps = number_of("normalize", "p", p), number_of("normalize", "eps", eps)
-    reduce = tuple(axes_of(dim, x.dim(), "normalize, dim"))
-    if not reduce:
-        raise RuntimeError("normalize: Expected dim to have at least one element, but got none")
-    affine = reduce
-    if affine_dims is not None:
-        affine = tuple(axes_of(affine_dims, x.dim(), "normalize, affine_dims"))
+    reduce, affine = axes_of_both("normalize", x, dim, affine_dims, "dim")
     check_parameter(x, weight, affine, "normalize", "weight")
     check_parameter(x, bias, affine, "normalize", "bias")
     if p != 2:

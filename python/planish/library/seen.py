@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "DTYPES",
     "LAYOUTS",
     "PLAIN_TYPES",
     "below_autograd",
@@ -25,6 +26,7 @@ __all__ = [
 
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 LAYOUTS = (torch.strided,)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def _keys(*names: str) -> Any:

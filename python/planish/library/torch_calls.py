@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from planish.library import dispatcher, switch
 from planish.library.loaded import library
-from planish.library.seen import is_hooked, is_quiet, is_transformed, needs_graph
+from planish.library.seen import DTYPES, is_hooked, is_quiet, is_transformed, needs_graph
 from torch import Tensor, nn
 
 __all__ = ["group_norm", "is_possible", "layer_norm", "rms_norm", "runs_torchs"]
@@ -30,8 +30,6 @@ _refused: set[tuple[str, str]] = set()
 
 _begin, _end = library().own()
 
-#: What planish runs; of all else torch's words are not planish's.
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _MOST_AXES = 16
 _PARAMETERS = (nn.Parameter, Tensor)
 
@@ -67,7 +65,7 @@ def is_possible(op: str, x: Tensor) -> bool:
     if group not in _staying and (group not in _CALLED or group in _refused or not _stay(group)):
         return False
     return enabled or (
-        x.dtype in _DTYPES
+        x.dtype in DTYPES
         and (1 if op == "group_norm" else 0) < x.dim() <= _MOST_AXES
         and is_quiet()
         and not torch.is_autocast_enabled(device)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from planish.library.loaded import library
+from planish.library.seen import DTYPES as DTYPES
 from planish.operators import limits
 from planish.operators.call import ACTIVATIONS
 from torch import Tensor
@@ -43,7 +44,6 @@ __all__ = [
 
 #: Device types there are operators for.
 DEVICES = ("cpu", "meta") if library().cuda_is_missing() else ("cpu", "meta", "cuda")
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 HALF = (torch.float16, torch.bfloat16)
 
 

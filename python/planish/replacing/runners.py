@@ -62,9 +62,7 @@ def _rows(form: Form) -> Callable[[Tensor, Tensor | None, Tensor | None, float, 
         if axis == 1 and x.dim() == 4 and not offset and cast == "once":
             way = way_of(x, weight, bias)
             return _functional.channel_norm(way, name, x, weight, bias, eps, last)
-        dims: int | list[int] = [1] if axis == 1 else list(range(x.dim() - count, x.dim()))
-        if axis != 1 and count == 1:
-            dims = -1  # which small calls go a shorter way by
+        dims = [1] if axis == 1 else list(range(x.dim() - count, x.dim()))
         return _functional._norm(
             name, x, dims, weight, bias, eps, None, True, weight_offset=offset, cast=cast
         )
