@@ -53,10 +53,12 @@ static reason forward_on_planish(group *g, double eps, returned_tensors *made) {
         return why;
     const int32_t dtype = statistics_dtype(g);
     NEW_TENSOR out = group_new_like_x(g, habits.group_norm_keeps_strides, strides, &whole_y);
-    NEW_TENSOR mean_out =
-        new_statistic(&g->x, 2, statistic, dtype, g->own, statistic_strides, &mean);
-    NEW_TENSOR rstd_out =
-        new_statistic(&g->x, 2, statistic, dtype, g->own, statistic_strides, &rstd);
+    const bool saves = saves_statistics(g->own);
+    NEW_TENSOR mean_out = {NULL}, rstd_out = {NULL};
+    if (saves) {
+        mean_out = new_statistic(&g->x, 2, statistic, dtype, g->own, statistic_strides, &mean);
+        rstd_out = new_statistic(&g->x, 2, statistic, dtype, g->own, statistic_strides, &rstd);
+    }
     why = group_split(g, &whole_y, &y);
     if (why != SUPPORTED)
         return why;
@@ -68,8 +70,8 @@ static reason forward_on_planish(group *g, double eps, returned_tensors *made) {
         .weight = g->weight ? group_split_parameter(g, &g->w, &weight) : NULL,
         .bias = g->bias ? group_split_parameter(g, &g->b, &bias) : NULL,
         .y = &y.view,
-        .mean = &mean,
-        .rstd = &rstd,
+        .mean = saves ? &mean : NULL,
+        .rstd = saves ? &rstd : NULL,
     };
     planish_status status = run_group(g, &op, PLANISH_FORWARD, &tensors);
     NEW_TENSOR dense_x = {NULL};

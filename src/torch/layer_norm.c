@@ -98,11 +98,13 @@ static reason forward_on_planish(layer *l, double eps, returned_tensors *made) {
     DLTensor y, mean, rstd;
     statistics_shape(l, sizes);
     NEW_TENSOR out = new_dense_tensor(&l->x, l->x.ndim, l->x.shape, view_dtype(&l->x), dense, &y);
-    NEW_TENSOR mean_out =
-        new_statistic(&l->x, l->x.ndim, sizes, l->statistics_dtype, l->own, strides, &mean);
-    NEW_TENSOR rstd_out =
-        new_statistic(&l->x, l->x.ndim, sizes, l->statistics_dtype, l->own, strides, &rstd);
-
+    const int32_t ndim = l->x.ndim, dtype = l->statistics_dtype;
+    const bool saves = saves_statistics(l->own);
+    NEW_TENSOR mean_out = {NULL}, rstd_out = {NULL};
+    if (saves) {
+        mean_out = new_statistic(&l->x, ndim, sizes, dtype, l->own, strides, &mean);
+        rstd_out = new_statistic(&l->x, ndim, sizes, dtype, l->own, strides, &rstd);
+    }
     planish_norm op = operator_of(l, eps);
     planish_tensors tensors = {
         .struct_size = sizeof tensors,
@@ -110,8 +112,8 @@ static reason forward_on_planish(layer *l, double eps, returned_tensors *made) {
         .weight = l->weight ? &l->w : NULL,
         .bias = l->bias ? &l->b : NULL,
         .y = &y,
-        .mean = &mean,
-        .rstd = &rstd,
+        .mean = saves ? &mean : NULL,
+        .rstd = saves ? &rstd : NULL,
     };
     planish_status status = run_layer(l, &op, PLANISH_FORWARD, &tensors);
     if (status != PLANISH_OK)

@@ -44,6 +44,10 @@ void planish_torch_own_end(void) {
     is_under_way = false;
 }
 
+bool saves_statistics(bool own) {
+    return !own || torch.grad_mode_is_enabled();
+}
+
 new_tensor new_statistic(const DLTensor *like, int32_t ndim, int64_t *sizes, int32_t dtype,
                          bool own, int64_t *strides, DLTensor *view) {
     if (!own)

@@ -35,6 +35,10 @@ planish_status own_call_run(const planish_norm *op, planish_pass pass,
  * call, if it does. */
 void own_call_tell_recorded(tensor_handle dy);
 
+/* Whether a forward has to make mean and rstd. A call of planish's own, outside of which nobody
+ * sees them, needs none for a derivative that cannot come. */
+bool saves_statistics(bool own);
+
 /* A new mean or rstd of the call: of these sizes, of which the view has the first `ndim`. With
  * `own` it has an axis of one element more where the last is not one, and the mark. */
 new_tensor new_statistic(const DLTensor *like, int32_t ndim, int64_t *sizes, int32_t dtype,

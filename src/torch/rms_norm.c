@@ -42,8 +42,9 @@ static reason forward_on_planish(rms *r, bool rstd_wanted, stack_value *stack) {
         follow && channels_last_strides(&r->x, out_strides)
             ? new_strided_tensor(&r->x, r->x.ndim, r->x.shape, out_strides, view_dtype(&r->x), &y)
             : new_dense_tensor(&r->x, r->x.ndim, r->x.shape, view_dtype(&r->x), out_strides, &y);
+    const bool saves = rstd_wanted && saves_statistics(r->own);
     NEW_TENSOR rstd_out = {NULL};
-    if (rstd_wanted) {
+    if (saves) {
         rms_statistics_shape(r, sizes);
         const int32_t dtype = view_is_double(&r->x) ? torch.f64 : torch.f32;
         rstd_out = new_statistic(&r->x, r->x.ndim, sizes, dtype, r->own, strides, &rstd);
@@ -54,7 +55,7 @@ static reason forward_on_planish(rms *r, bool rstd_wanted, stack_value *stack) {
         .x = &r->x,
         .weight = r->weight ? &r->w : NULL,
         .y = &y,
-        .rstd = rstd_wanted ? &rstd : NULL,
+        .rstd = saves ? &rstd : NULL,
     };
     planish_status status = run_rms(r, &op, PLANISH_FORWARD, &tensors, (message){0});
     if (status != PLANISH_OK)

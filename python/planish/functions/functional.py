@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from planish.library import switch, torch_calls
+from planish.library import quick, switch, torch_calls
 from planish.library.seen import is_jit_tracing
+from planish.library.torch_calls import short
 from planish.operators import composite, kept, norms, steps
 from planish.operators import options as _options
 from planish.operators.arguments import (
@@ -81,11 +82,6 @@ def _norm(
 ) -> Tensor:
     """``keep``: the result is laid out as x. Otherwise it is dense."""
     active = switch.active()
-    bare = affine_dims is None and activation is None and out_dtype is None and cast == "once"
-    if bare and steps.is_zero(weight_offset) and type(dims) is int and dims == -1:
-        y = steps.norm(function == "rms_norm", x, weight, bias, eps)
-        if y is not None:
-            return y
     if type(dims) is not int:
         dims = given_axes(function, "dims", dims)
     if affine_dims is not None:
@@ -238,6 +234,14 @@ def layer_norm(
     Traceback (most recent call last):
     IndexError: ...
     """
+    if (
+        (type(dims) is int and dims == -1 and type(eps) is float)
+        and (affine_dims is None and activation is None and out_dtype is None)
+        and (cast == "once" and steps.is_zero(weight_offset))
+    ):
+        y = short(quick.LAYER_NORM, x, None, weight, bias, eps)
+        if y is not None:
+            return y
     if isinstance(x, fx.Proxy):
         rest = {
             "affine_dims": affine_dims,
@@ -291,6 +295,14 @@ def rms_norm(
     >>> torch.equal(y, planish.rms_norm(x, -1))
     True
     """
+    if (
+        (type(dims) is int and dims == -1 and type(eps) is float)
+        and (affine_dims is None and activation is None and out_dtype is None)
+        and (cast == "once" and steps.is_zero(weight_offset))
+    ):
+        y = short(quick.RMS_NORM, x, None, weight, bias, eps)
+        if y is not None:
+            return y
     if isinstance(x, fx.Proxy):
         rest = {
             "affine_dims": affine_dims,

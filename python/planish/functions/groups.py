@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 from planish.functions.functional import _check_x, _node
-from planish.library import switch, torch_calls
+from planish.library import quick, switch, torch_calls
 from planish.library.seen import is_jit_tracing
-from planish.operators import composite, kept, limits, norms
+from planish.library.torch_calls import short
+from planish.operators import composite, kept, limits, norms, steps
 from planish.operators import options as _options
 from planish.operators.arguments import (
     HALF,
@@ -93,6 +94,11 @@ def group_norm(
         )
     key = None
     if type(num_groups) is int:
+        bare = activation is None and out_dtype is None and cast == "once"
+        if bare and type(eps) is float and steps.is_zero(weight_offset):
+            y = short(quick.GROUP_NORM, x, num_groups, weight, bias, eps)
+            if y is not None:
+                return y
         options = num_groups, eps, activation, weight_offset, cast, out_dtype
         key = kept.key_of(("group_norm", switch.active(), *options), (x, weight, bias), (x,))
         known = norms.known(key, x, weight, bias)

@@ -4,10 +4,10 @@ Tensor. Nothing is decided here; operators/ways.py does that."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from typing import Any
 
 import torch
+from planish.library import quick
 from torch import Tensor
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "is_quiet",
     "is_transformed",
     "needs_graph",
-    "signature",
 ]
 
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
@@ -45,65 +44,18 @@ def below_autograd() -> Any:
 
 
 _is_compiling = torch.compiler.is_compiling
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_function_modes = torch._C._len_torch_function_stack
-_interpreter = torch._C._functorch.peek_interpreter_stack
-_tracing_state = torch._C._get_tracing_state
-_forward_ad = torch.autograd.forward_ad
 
 
 def is_quiet() -> bool:
     """Whether no tracing, transform or mode sees calls, whatever their tensors are."""
-    return not (
-        _is_compiling()
-        or _dispatch_modes()
-        or _function_modes()
-        or _interpreter() is not None
-        or _tracing_state() is not None
-        or _forward_ad._current_level >= 0
-    )
+    return not _is_compiling() and quick.is_quiet()
 
 
 def is_plain(*tensors: Tensor | None) -> bool:
     """Whether only eager autograd sees these calls: no subclass, tracing, transform or mode. Then
     the kernels read what a tensor's memory has: no lazy negation, no tensor of zeros without any.
     """
-    if not is_quiet():
-        return False
-    for tensor in tensors:  # a loop: all() of a generator takes twice as long
-        if tensor is not None and (
-            type(tensor) not in PLAIN_TYPES
-            or tensor.layout not in LAYOUTS
-            or tensor.is_nested
-            or tensor.is_neg()
-            or tensor._is_zerotensor()
-        ):
-            return False
-    return True
-
-
-def signature(options: Any, tensors: Iterable[Tensor | None]) -> tuple[Any, ...] | None:
-    """What plain calls have in common that a look at one of them settles for all: options, and of
-    each tensor dtype, shape and device. None for calls that are not plain."""
-    if not is_quiet():
-        return None
-    parts: list[Any] = [options]
-    try:
-        for tensor in tensors:
-            if tensor is None:
-                parts.append(None)
-            elif (
-                type(tensor) not in PLAIN_TYPES
-                or tensor.layout not in LAYOUTS
-                or tensor.is_neg()
-                or tensor._is_zerotensor()
-            ):
-                return None
-            else:
-                parts += (tensor.dtype, tensor.shape, tensor.device)
-    except RuntimeError:  # a nested one has no shape
-        return None
-    return tuple(parts)
+    return not _is_compiling() and quick.is_plain(*tensors)
 
 
 def is_jit_tracing() -> bool:

@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from planish.library import dispatcher, switch
-from planish.library.loaded import library
-from planish.library.seen import DTYPES, is_hooked, is_quiet, is_transformed, needs_graph
-from torch import Tensor, nn
+from torch.compiler import is_compiling
 
-__all__ = ["group_norm", "is_possible", "layer_norm", "rms_norm", "runs_torchs"]
+import torch
+from planish.library import dispatcher, quick, switch
+from planish.library.loaded import library
+from planish.library.seen import DTYPES, is_quiet
+from torch import Tensor
+
+__all__ = ["group_norm", "is_possible", "layer_norm", "rms_norm", "runs_torchs", "short"]
 
 #: The operators that can be called so, by kinds of device: those of which torch has kernels that
 #: planish's pass other calls on to.
@@ -31,7 +33,8 @@ _refused: set[tuple[str, str]] = set()
 _begin, _end = library().own()
 
 _MOST_AXES = 16
-_PARAMETERS = (nn.Parameter, Tensor)
+#: By quick.py's numbers.
+_OPERATORS = ("layer_norm", "group_norm", "rms_norm", "batch_norm")
 
 
 def _stay(group: tuple[str, str]) -> bool:
@@ -107,24 +110,29 @@ def rms_norm(x: Tensor, shape: Any, weight: Tensor | None, eps: float | None) ->
     return y
 
 
-def runs_torchs(op: str, x: Any, *parameters: Any) -> bool:
-    """Whether torch's operator of this group, called by one of the functions here, is planish with
-    nothing to decide: modules then call it at once, for the host's time counts in small models."""
-    if type(x) is not Tensor or torch.compiler.is_compiling() or x.is_meta:
+def _begins(op: int, x: Any) -> bool:
+    """Whether planish comes under this operator now, by its first call."""
+    if type(x) is not Tensor or not is_quiet():
         return False
-    if not is_possible(op, x) or x.is_inference() or is_transformed():
-        return False
-    dtype, batch = x.dtype, op == "batch_norm"  # which takes any layout, and f32 beside 16 bits
-    for parameter in parameters:
-        if parameter is not None and (
-            type(parameter) not in _PARAMETERS
-            or (parameter.dtype is not dtype and not (batch and _is_wider(parameter, dtype)))
-        ):
-            return False
-    if not (batch or x.is_contiguous()):  # rms_norm while it is enabled
-        return False
-    return not is_hooked() or not needs_graph(x, *parameters)
+    group = _OPERATORS[op], "cuda" if x.is_cuda else "cpu"
+    return group in _CALLED and not (group in _staying or group in _refused) and _stay(group)
 
 
-def _is_wider(parameter: Tensor, dtype: torch.dtype) -> bool:
-    return parameter.dtype is torch.float32 and dtype.itemsize == 2
+def runs_torchs(op: int, x: Any, *parameters: Any) -> bool:
+    """Whether torch's operator (by quick.py's number), called by one of the functions here, is
+    planish with nothing to decide: small models wait for the host."""
+    if is_compiling():
+        return False
+    run = quick.runs_torchs
+    return run(op, x, *parameters) or (_begins(op, x) and run(op, x, *parameters))
+
+
+def short(op: int, x: Any, size: Any, weight: Any, bias: Any, eps: Any) -> Tensor | None:
+    """y of that operator, where runs_torchs holds and torch refuses nothing; None otherwise: the
+    call goes the long way. ``size``: normalized_shape or num_groups; None: the last axis."""
+    if is_compiling():
+        return None
+    y: Tensor | None = quick.norm(op, x, size, weight, bias, eps)
+    if y is None and _begins(op, x):
+        y = quick.norm(op, x, size, weight, bias, eps)
+    return y

@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm as _TorchBatchNorm
 
 import torch
 from planish.functions.batch import batch_norm
+from planish.library import quick
 from planish.library.torch_calls import runs_torchs
 from planish.modules.norm_modules import held_buffer, held_parameter
 from planish.operators import sync_batch
@@ -162,7 +163,11 @@ class _BatchNorm:
         activation: str | None,
     ) -> Tensor:
         eps: float = self.eps  # type: ignore[attr-defined]
-        if activation is None and addend is None and runs_torchs("batch_norm", input, weight, bias):
+        if (
+            activation is None
+            and addend is None
+            and runs_torchs(quick.BATCH_NORM, input, weight, bias)
+        ):
             return F.batch_norm(input, mean, var, weight, bias, by_batch, momentum, eps)
         return batch_norm(
             input,

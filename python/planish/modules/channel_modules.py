@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 import torch
 from planish.functions import functional, groups
-from planish.library import switch, torch_calls
-from planish.library.torch_calls import runs_torchs
+from planish.library import quick, switch
+from planish.library.torch_calls import short
 from planish.modules.norm_modules import held_parameter
 from planish.operators import arguments, composite, kept, norms
 from planish.operators.ways import Way, leaf, way_of
@@ -251,8 +251,10 @@ class GroupNorm(nn.GroupNorm):
         if not isinstance(self, GroupNorm):  # no more: restore() in another thread, before that
             return type(self).forward(self, input)
         parameters = held_parameter(self, "weight"), held_parameter(self, "bias")
-        if not activation and runs_torchs("group_norm", input, *parameters):
-            return torch_calls.group_norm(input, self.num_groups, *parameters, self.eps)
+        if not activation:
+            y = short(quick.GROUP_NORM, input, self.num_groups, *parameters, self.eps)
+            if y is not None:
+                return y
         options = "GroupNorm", switch.active(), self.num_groups, self.num_channels, self.eps
         key = kept.key_of((*options, activation), (input, *parameters), (input,))
         known = norms.known(key, input, *parameters)

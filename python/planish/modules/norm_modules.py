@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 import torch
 from planish.functions import functional
-from planish.library import switch, torch_calls
-from planish.library.torch_calls import runs_torchs
+from planish.library import quick, switch
+from planish.library.torch_calls import short
 from planish.operators import arguments, composite, kept, norms
 from planish.operators.call import Norm
 from planish.operators.ways import Way, leaf, way_of
@@ -88,9 +88,9 @@ class LayerNorm(nn.LayerNorm):
 
     def _forward(self, input: Tensor) -> Tensor:
         weight, bias = held_parameter(self, "weight"), held_parameter(self, "bias")
-        if runs_torchs("layer_norm", input, weight, bias):
-            shape, eps = self.normalized_shape, self.eps
-            return torch_calls.layer_norm(input, shape, weight, bias, eps)
+        y = short(quick.LAYER_NORM, input, self.normalized_shape, weight, bias, self.eps)
+        if y is not None:
+            return y
         options = "LayerNorm", switch.active(), self.normalized_shape, self.eps
         key = kept.key_of(options, (input, weight, bias), (input,))
         known = norms.known(key, input, weight, bias)
@@ -135,8 +135,9 @@ class RMSNorm(nn.RMSNorm):
 
     def _forward(self, x: Tensor) -> Tensor:
         weight = held_parameter(self, "weight")
-        if runs_torchs("rms_norm", x, weight):
-            return torch_calls.rms_norm(x, self.normalized_shape, weight, self.eps)
+        y = short(quick.RMS_NORM, x, self.normalized_shape, weight, None, self.eps)
+        if y is not None:
+            return y
         options = "RMSNorm", switch.active(), self.normalized_shape, self.eps
         key = kept.key_of(options, (x, weight), (x,))
         known = norms.known(key, x, weight, None)

@@ -5,10 +5,11 @@ unusual strides among it, is not kept, and goes the long way each time."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
 from typing import Any
 
-from planish.library.seen import signature
+from torch.compiler import is_compiling
+
+from planish.library import quick
 from torch import Tensor
 
 __all__ = ["find", "keep", "key_of"]
@@ -21,17 +22,13 @@ _calls: dict[Any, Any] = {}
 
 def key_of(
     options: tuple[Any, ...],
-    tensors: Iterable[Tensor | None],
-    dense: Iterable[Tensor | None] = (),
+    tensors: tuple[Tensor | None, ...],
+    dense: tuple[Tensor | None, ...] = (),
 ) -> Any:
-    """What a call is kept under, beside what it is called with; None for one that goes the long
-    way. ``dense``: those that have to be."""
-    key = signature(options, tensors)
-    if key is not None:
-        for tensor in dense:
-            if tensor is not None and not tensor.is_contiguous():
-                return None
-    return key
+    """What a call is kept under, beside what it is called with: its options, and of each tensor
+    dtype, shape and device. None for one that is not plain (seen.py) and goes the long way.
+    ``dense``: those that have to be."""
+    return None if is_compiling() else quick.key_of(options, tensors, dense)
 
 
 def find(key: Any) -> Any:

@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from planish.library import torch_calls
+from planish.library import quick
 from planish.library.seen import needs_graph
-from planish.library.torch_calls import runs_torchs
+from planish.library.torch_calls import runs_torchs, short
 from planish.operators.arguments import HALF
 from torch import Tensor
 
@@ -28,27 +28,11 @@ def _are_better(x: Tensor) -> bool:
     return x.numel() <= _SMALL[cuda] and not (cuda and torch.cuda.is_current_stream_capturing())
 
 
-def _by_torch(rms: bool, x: Tensor, weight: Any, bias: Any, eps: float) -> Tensor:
-    if rms:
-        return torch_calls.rms_norm(x, x.shape[-1:], weight, eps)
-    return torch_calls.layer_norm(x, x.shape[-1:], weight, bias, eps)
-
-
-def _fits(x: Tensor, *parameters: Any) -> bool:
-    shape = x.shape[-1:]
-    for parameter in parameters:  # noqa: SIM110 (a loop, as in ways.py)
-        if parameter is not None and parameter.shape != shape:
-            return False
-    return True
-
-
 def norm(rms: bool, x: Any, weight: Any, bias: Any, eps: Any) -> Tensor | None:
     """Over the last axis, by torch's operator, of any size; None where that is not the same."""
-    if type(eps) is not float or (rms and bias is not None):
+    if type(eps) is not float:
         return None
-    if not runs_torchs("rms_norm" if rms else "layer_norm", x, weight, bias):
-        return None
-    return _by_torch(rms, x, weight, bias, eps) if x.dim() and _fits(x, weight, bias) else None
+    return short(quick.RMS_NORM if rms else quick.LAYER_NORM, x, None, weight, bias, eps)
 
 
 def sum_and_norm(
@@ -56,18 +40,17 @@ def sum_and_norm(
 ) -> tuple[Tensor, Tensor] | None:
     """(y, sum) of torch's sum with its norm over the last axis; None where one call is better, or
     something else is asked for."""
-    if type(eps) is not float or residual is None or (rms and bias is not None):
+    if residual is None or (rms and bias is not None):
         return None
-    if not runs_torchs("rms_norm" if rms else "layer_norm", x, residual, weight, bias):
+    if not runs_torchs(quick.RMS_NORM if rms else quick.LAYER_NORM, x, residual, weight, bias):
         return None
-    if residual.shape != x.shape or not (x.dim() and residual.is_contiguous() and _are_better(x)):
-        return None
-    if not _fits(x, weight, bias):
+    if residual.shape != x.shape or not (residual.is_contiguous() and _are_better(x)):
         return None
     if x.dtype in HALF and needs_graph(x, residual, weight, bias):
         return None  # autograd would round the norm's gradient before it adds the sum's
     total = x + residual
-    return _by_torch(rms, total, weight, bias, eps), total
+    y = norm(rms, total, weight, bias, eps)
+    return None if y is None else (y, total)
 
 
 def pair(
@@ -75,16 +58,13 @@ def pair(
 ) -> tuple[Tensor, Tensor] | None:
     """Two norms over the last axis of small tensors that are recorded for a derivative; None where
     one call is better."""
-    if not torch.is_grad_enabled() or type(eps) is not float:
+    if not torch.is_grad_enabled():
         return None
-    kind = "rms_norm" if rms else "layer_norm"
+    kind = quick.RMS_NORM if rms else quick.LAYER_NORM
     if not (runs_torchs(kind, first, first_weight) and runs_torchs(kind, second, second_weight)):
         return None
-    if not (first.dim() and second.dim() and _are_better(first) and _are_better(second)):
+    if not (_are_better(first) and _are_better(second)):
         return None
-    if not (_fits(first, first_weight) and _fits(second, second_weight)):
-        return None
-    return (
-        _by_torch(rms, first, first_weight, None, eps),
-        _by_torch(rms, second, second_weight, None, eps),
-    )
+    one = norm(rms, first, first_weight, None, eps)
+    other = norm(rms, second, second_weight, None, eps)
+    return None if one is None or other is None else (one, other)

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from planish.library import torch_calls
-from planish.library.torch_calls import runs_torchs
+from planish.library import quick
+from planish.library.torch_calls import short
 from planish.operators.arguments import DEVICES, HALF
 from planish.operators.ways import Way, way_of
 from planish.replacing import batch_layers, families, layers
@@ -73,22 +73,17 @@ def _short(proof: Proof) -> Callable[[Any, Any], Tensor | None] | None:
     if bare not in (Form("layer", eps=0.0), Form("rms", eps=0.0)) or proof.dropped:
         return None
     rms, ranks, pairs = form.kind == "rms", proof.ranks, proof.pairs
-    kind, rounds = "rms_norm" if rms else "layer_norm", form.order in ("xhat", "weight")
+    op, rounds = quick.RMS_NORM if rms else quick.LAYER_NORM, form.order in ("xhat", "weight")
 
     def call(module: Any, x: Any) -> Tensor | None:
         weight, bias = parameter_of(module, form.weight), parameter_of(module, form.bias)
-        if (rms and bias is not None) or not runs_torchs(kind, x, weight, bias):
+        if torch.compiler.is_compiling() or type(x) is not Tensor or x.is_nested:
             return None
-        dtype, shape = x.dtype, x.shape[-1:]
+        dtype = x.dtype
         pair = dtype, None if weight is None and bias is None else dtype
         if x.dim() not in ranks or pair not in pairs or (rounds and dtype in HALF) or not x.numel():
             return None
-        for parameter in (weight, bias):
-            if parameter is not None and parameter.shape != shape:
-                return None
-        if rms:
-            return torch_calls.rms_norm(x, shape, weight, eps_of(form, module))
-        return torch_calls.layer_norm(x, shape, weight, bias, eps_of(form, module))
+        return short(op, x, None, weight, bias, eps_of(form, module))
 
     return call
 

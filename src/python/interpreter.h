@@ -1,0 +1,127 @@
+/*
+ * The Python that has loaded the library: the functions of its stable interface that are called
+ * here, and the objects of torch's that a call is looked at with. python/planish/library/quick.py
+ * hands over both, in the order that they have here. No header of Python's is used and nothing is
+ * linked: one libplanish.so serves every Python.
+ *
+ * All of it is used under the interpreter's lock, or on free-threaded builds by functions that need
+ * none: what is handed over is written once, before the first call.
+ */
+#ifndef PLANISH_PYTHON_INTERPRETER_H
+#define PLANISH_PYTHON_INTERPRETER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "planish.h"
+
+/* A PyObject, which only the interpreter looks into. */
+typedef struct object object;
+
+/* A function that Python calls with METH_FASTCALL: arguments are borrowed, the result is new, and
+ * NULL stands for an exception. */
+typedef object *(*fast_function)(object *self, object *const *arguments, ptrdiff_t count);
+
+/* PyMethodDef. */
+typedef struct {
+    const char *name;
+    fast_function function;
+    int flags;
+    const char *documentation;
+} method;
+
+enum { METHOD_FAST = 0x80 };
+
+typedef struct {
+    object *(*get_attribute)(object *of, object *name);
+    object *(*call)(object *function, object *const *arguments, size_t count, object *names);
+    object *(*call_method)(object *name, object *const *arguments, size_t count, object *names);
+    object *(*type_of)(object *of);
+    object *(*new_tuple)(ptrdiff_t size);
+    int (*set_item)(object *tuple, ptrdiff_t index, object *item); /* takes the item */
+    object *(*get_item)(object *tuple, ptrdiff_t index);           /* borrowed */
+    ptrdiff_t (*tuple_size)(object *tuple);
+    long (*to_long)(object *number);
+    object *(*new_function)(const method *definition, object *self, object *module);
+    void (*keep)(object *of);
+    void (*drop)(object *of);
+    void (*forget_error)(void);
+} interpreter;
+
+/* What is there for a call to be compared with. */
+typedef enum {
+    OBJECT_NONE,
+    OBJECT_TRUE,
+    OBJECT_FALSE,
+    OBJECT_ZERO,
+    OBJECT_MINUS_ONE,
+    TYPE_TENSOR,
+    TYPE_PARAMETER,
+    LAYOUT_STRIDED,
+    DTYPE_F16,
+    DTYPE_BF16,
+    DTYPE_F32,
+    DTYPE_F64,
+    /* torch's functions */
+    CALL_DISPATCH_MODES,
+    CALL_FUNCTION_MODES,
+    CALL_INTERPRETER,
+    CALL_TRACING_STATE,
+    CALL_SAVED_HOOKS,
+    CALL_AUTOCAST,
+    CALL_GRAD_MODE,
+    CALL_LAYER_NORM,
+    CALL_GROUP_NORM,
+    CALL_RMS_NORM,
+    CALL_FUSED_RMS_NORM,
+    MODULE_FORWARD_AD,
+    /* names */
+    NAME_LEVEL,
+    NAME_LAYOUT,
+    NAME_IS_NESTED,
+    NAME_IS_NEG,
+    NAME_IS_ZERO,
+    NAME_DTYPE,
+    NAME_SHAPE,
+    NAME_DEVICE,
+    NAME_SIZE,
+    NAME_IS_CONTIGUOUS,
+    NAME_IS_INFERENCE,
+    NAME_IS_CPU,
+    NAME_IS_CUDA,
+    OBJECT_COUNT
+} known_object;
+
+extern interpreter python;
+extern object *known[OBJECT_COUNT];
+
+/*
+ * Takes both; a tuple of the functions of this folder comes back: is_quiet, is_plain, key_of,
+ * runs_torchs, norm. The tuple of objects has to live as long as the process. NULL: there is an
+ * exception, or it has another size.
+ */
+PLANISH_API void *planish_python_functions(void *const *functions, void *objects);
+
+/* Whether no mode, transform or tracing of torch's sees calls. A graph that is compiled is looked
+ * for in Python, where the compiler sees the question. */
+bool is_quiet(void);
+
+/* Whether a tensor is one of torch's own classes. */
+bool is_of_torchs(object *tensor);
+
+/* Whether an attribute, or what a method or function returns, is this object itself. What raises is
+ * not. */
+bool attribute_is(object *of, known_object name, object *wanted);
+bool method_is(object *of, known_object name, object *wanted);
+bool result_is(known_object function, object *wanted);
+
+/* A new reference to None, True or False. */
+object *answer(known_object of);
+
+object *python_is_quiet(object *self, object *const *arguments, ptrdiff_t count);
+object *python_is_plain(object *self, object *const *arguments, ptrdiff_t count);
+object *python_key_of(object *self, object *const *arguments, ptrdiff_t count);
+object *python_runs_torchs(object *self, object *const *arguments, ptrdiff_t count);
+object *python_norm(object *self, object *const *arguments, ptrdiff_t count);
+
+#endif

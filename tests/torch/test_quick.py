@@ -1,0 +1,208 @@
+"""What C asks of every call (planish.library.quick): its answers are those that Python gives."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import planish
+import torch
+from planish.library import quick
+from torch import Tensor, nn
+
+
+class _Dispatch(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class _Function(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class _Subclass(Tensor):
+    pass
+
+
+def _answers_in(mode: Callable[[], Any]) -> bool:
+    with mode():
+        return bool(quick.is_quiet())
+
+
+def test_nothing_sees_a_plain_call() -> None:
+    assert quick.is_quiet() is True
+
+
+@pytest.mark.parametrize("mode", [_Dispatch, _Function, forward_ad.dual_level])
+def test_modes_see_calls(mode: Callable[[], Any]) -> None:
+    assert _answers_in(mode) is False
+    assert quick.is_quiet() is True
+
+
+def test_transforms_and_tracing_see_calls() -> None:
+    found: list[bool] = []
+
+    def note(x: Tensor) -> Tensor:
+        found.append(bool(quick.is_quiet()))
+        return x
+
+    torch.func.vmap(note)(torch.ones(2, 3))
+    torch.jit.trace(note, torch.ones(2), check_trace=False)
+    assert found == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("make", "plain"),
+    [
+        (lambda: torch.ones(2), True),
+        (lambda: nn.Parameter(torch.ones(2)), True),
+        (lambda: torch.ones(4, 2).t(), True),
+        (lambda: None, True),
+        (lambda: torch.ones(2).as_subclass(_Subclass), False),
+        (lambda: torch._efficientzerotensor(2), False),
+        (lambda: torch.ones(2, dtype=torch.complex64).conj().imag, False),
+        (lambda: torch.ones(2).to_sparse(), False),
+        (lambda: torch.nested.nested_tensor([torch.ones(2)]), False),
+        (lambda: 3, False),
+    ],
+)
+def test_what_the_kernels_read(make: Callable[[], Any], plain: bool) -> None:
+    tensor = make()
+    assert quick.is_plain(torch.ones(2), tensor) is plain
+    key = quick.key_of((1, "a"), (tensor, torch.ones(3)), ())
+    assert (key is not None) is plain
+
+
+def test_a_key_has_options_dtypes_sizes_and_devices() -> None:
+    x, weight = torch.ones(2, 3), torch.ones(3, dtype=torch.float64)
+    key = quick.key_of(("f", 1.0), (x, None, weight), (x, None))
+    of_x = torch.float32, torch.Size((2, 3)), torch.device("cpu")
+    of_weight = torch.float64, torch.Size((3,)), torch.device("cpu")
+    assert key == (("f", 1.0), *of_x, None, None, None, *of_weight)
+    assert quick.key_of((), (x.t(),), (x.t(),)) is None
+    assert quick.key_of((), (x.t(),), ()) is not None
+
+
+# ---- The short way of a bare norm ----------------------------------------------------------------
+
+_SIZE = {quick.LAYER_NORM: (6,), quick.GROUP_NORM: 3}
+
+
+@pytest.fixture(params=[quick.LAYER_NORM, quick.GROUP_NORM])
+def op(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Both of them on the CPU; a first call puts planish under torch's operator."""
+    planish.layer_norm(torch.ones(2, 6), -1)
+    planish.group_norm(torch.ones(2, 6), 3)
+    yield request.param
+
+
+def _norm(op: int, x: Any, weight: Any, bias: Any = None, eps: Any = 1e-5) -> Any:
+    run = quick.runs_torchs(op, x, weight, bias)
+    y = quick.norm(op, x, _SIZE[op], weight, bias, eps)
+    assert run or y is None
+    return y
+
+
+def test_plain_calls_go_the_short_way(op: int) -> None:
+    x, weight, bias = torch.randn(4, 6), nn.Parameter(torch.randn(6)), torch.randn(6)
+    wanted = (
+        planish.layer_norm(x, (1,), weight, bias)
+        if op == quick.LAYER_NORM
+        else planish.group_norm(x, 3, weight, bias)
+    )
+    for parameters in ((weight, bias), (None, None), (weight, None)):
+        y = _norm(op, x, *parameters)
+        assert type(y) is Tensor and y.shape == x.shape
+    assert torch.equal(_norm(op, x, weight, bias), wanted)
+
+
+def test_without_a_graph_y_is_the_same(op: int) -> None:
+    """There no statistics are made, which nobody could see."""
+    for dtype, shape in itertools.product((torch.float32, torch.bfloat16), ((4, 6), (0, 6))):
+        x, weight = torch.randn(shape, dtype=dtype), torch.randn(6, dtype=dtype)
+        saved = _norm(op, x, weight.clone().requires_grad_())
+        with torch.no_grad():
+            assert torch.equal(_norm(op, x, weight), saved)
+        with torch.inference_mode():
+            assert torch.equal(_norm(op, x.clone(), weight), saved)
+
+
+_X = functools.partial(torch.ones, 4, 6)
+
+
+@pytest.mark.parametrize(
+    ("x", "weight"),
+    [
+        (lambda: _X(), lambda: torch.ones(6, dtype=torch.float64)),
+        (lambda: _X(dtype=torch.bfloat16), lambda: torch.ones(6)),
+        (lambda: torch.ones(6, 4).t(), lambda: None),
+        (lambda: _X(dtype=torch.complex64), lambda: None),
+        (lambda: _X(dtype=torch.int32), lambda: None),
+        (lambda: _X().as_subclass(_Subclass), lambda: None),
+        (lambda: nn.Parameter(_X()), lambda: None),
+        (lambda: _X(), lambda: torch.ones(6).as_subclass(_Subclass)),
+        (lambda: _X(), lambda: torch.ones(5)),
+        (lambda: torch.ones(()), lambda: None),
+        (lambda: _X(device="meta"), lambda: None),
+        (lambda: None, lambda: None),
+        (lambda: _X(), lambda: 3),
+    ],
+)
+def test_other_calls_go_the_long_way(
+    op: int, x: Callable[[], Any], weight: Callable[[], Any]
+) -> None:
+    assert _norm(op, x(), weight()) is None
+    assert _norm(op, _X(), None) is not None, "and nothing of it stays"
+
+
+def test_states_in_which_calls_go_the_long_way(op: int) -> None:
+    with torch.inference_mode():
+        made = _X()
+    assert _norm(op, made, None) is None
+    with torch.no_grad():
+        assert _norm(op, made, None) is not None
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
+    for state in (hooks, torch.autocast("cpu", torch.bfloat16), _Dispatch(), _Function()):
+        with state:
+            assert _norm(op, _X(), None) is None
+
+
+def test_what_torch_refuses_is_said_by_the_long_way() -> None:
+    with pytest.raises(RuntimeError, match=r"layer_norm: Expected weight .*\[5\]"):
+        planish.layer_norm(torch.ones(4, 6), -1, torch.ones(5))
+    with pytest.raises(RuntimeError, match="group_norm: Expected number of channels"):
+        planish.group_norm(torch.ones(4, 6), 4)
+    with pytest.raises(IndexError):
+        planish.layer_norm(torch.ones(()), -1)
+
+
+def test_rms_norm_goes_the_short_way_while_enabled() -> None:
+    x, weight = torch.randn(4, 6), torch.randn(6)
+    arguments = (quick.RMS_NORM, x, None, weight, None, 1e-5)
+    assert quick.norm(*arguments) is None
+    with planish.enabled("rms_norm"):
+        assert torch.equal(quick.norm(*arguments), planish.rms_norm(x, (1,), weight))
+        assert quick.norm(quick.RMS_NORM, x, None, weight, weight, 1e-5) is None
+
+
+def test_batch_norm_is_torchs_while_enabled() -> None:
+    x, weight = torch.randn(4, 6, dtype=torch.bfloat16), torch.ones(6)
+    assert quick.runs_torchs(quick.BATCH_NORM, x, weight) is False
+    with planish.enabled("batch_norm"):
+        assert quick.runs_torchs(quick.BATCH_NORM, x, weight) is True
+        assert quick.runs_torchs(quick.BATCH_NORM, x.double(), weight) is False
+
+
+def test_arguments_are_counted() -> None:
+    assert quick.norm(quick.LAYER_NORM, torch.ones(2, 3)) is None
+    assert quick.norm(7, torch.ones(2, 3), None, None, None, 1e-5) is None
+    assert quick.runs_torchs(-1, torch.ones(2, 3)) is False
+    assert quick.key_of(()) is None
