@@ -74,6 +74,7 @@ typedef enum {
     CALL_GROUP_NORM,
     CALL_RMS_NORM,
     CALL_FUSED_RMS_NORM,
+    CALL_FUSED_RMS_NORM_CPU,
     MODULE_FORWARD_AD,
     /* names */
     NAME_LEVEL,

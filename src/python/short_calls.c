@@ -120,14 +120,18 @@ static object *last_size(object *x) {
 }
 
 /* Calls torch's operator, as planish's own unless what is enabled decides as it does for torch. */
-static object *call_torchs(torchs op, bool enabled, object *x, object *size, object *const *rest) {
+static object *call_torchs(torchs op, uint32_t group, object *x, object *size,
+                           object *const *rest) {
+    const bool enabled = group_is_active(group);
     object *const weight = rest[0], *const bias = rest[1], *const eps = rest[2];
     if (op == OF_RMS) {
         object *given[] = {x, size, weight, eps};
         if (enabled)
             return python.call(known[CALL_RMS_NORM], given, 4, NULL);
         planish_torch_own_begin();
-        object *both = python.call(known[CALL_FUSED_RMS_NORM], given, 4, NULL);
+        const bool cpu = group == PLANISH_TORCH_RMS_NORM;
+        object *both =
+            python.call(known[cpu ? CALL_FUSED_RMS_NORM_CPU : CALL_FUSED_RMS_NORM], given, 4, NULL);
         planish_torch_own_end();
         if (!both)
             return NULL;
@@ -164,7 +168,7 @@ object *python_norm(object *self, object *const *arguments, ptrdiff_t count) {
     const bool last = size == known[OBJECT_NONE];
     if (last && !(size = last_size(x)))
         return answer(OBJECT_NONE);
-    object *y = call_torchs(op, group_is_active(group), x, size, arguments + 3);
+    object *y = call_torchs(op, group, x, size, arguments + 3);
     if (last)
         python.drop(size);
     if (y)

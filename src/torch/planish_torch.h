@@ -67,7 +67,7 @@ PLANISH_API planish_status planish_torch_disable(int64_t wait_microseconds, bool
 
 /*
  * Puts planish's kernels under the operators of `ops` that planish's own functions call: layer and
- * group norms, and _fused_rms_norm on CUDA, with their backwards. They stay for the rest of the
+ * group norms, and _fused_rms_norm, with their backwards. They stay for the rest of the
  * process and pass calls on to torch's kernels, but those that are planish's own, and all while
  * the group is enabled. Errors: as planish_torch_enable; other bits are ARGUMENT.
  */

@@ -33,9 +33,11 @@ typedef struct registration {
 } registration;
 
 /* Groups of which planish's own functions call the operators (planish_torch_stay): layer and group
- * norms, and _fused_rms_norm where torch has a kernel of its own, which is CUDA. */
+ * norms, and _fused_rms_norm. Of that torch has no kernel on the CPU: with planish's under the key
+ * of the CPU torch's rms_norm would be differentiated by it, so for planish's own calls it is under
+ * a key that no tensor has, which they name (python/planish/library/quick.py). */
 static const uint32_t called_groups = PLANISH_TORCH_LAYER_NORM | PLANISH_TORCH_GROUP_NORM |
-                                      PLANISH_TORCH_CUDA_LAYER_NORM |
+                                      PLANISH_TORCH_RMS_NORM | PLANISH_TORCH_CUDA_LAYER_NORM |
                                       PLANISH_TORCH_CUDA_GROUP_NORM | PLANISH_TORCH_CUDA_RMS_NORM;
 
 /* A group of its own: SyncBatchNorm's operators on CUDA, which come with those of batch norm where
@@ -100,9 +102,10 @@ static const registration registrations[] = {
 };
 
 /* Those that stay for the rest of the process: what planish's forward saved torch has no backward
- * for. */
+ * for, and the forward of planish's own RMS norms on the CPU. */
 static const registration backwards[] = {
     {PLANISH_TORCH_RMS_NORM, "CPU", "_fused_rms_norm_backward", fused_rms_norm_backward, NULL},
+    {PLANISH_TORCH_RMS_NORM, "Lazy", "_fused_rms_norm", fused_rms_norm_forward, NULL},
     {PLANISH_TORCH_CUDA_BATCH_NORM, "CUDA", "cudnn_batch_norm_backward", batch_norm_cudnn_backward,
      NULL},
 };
@@ -143,7 +146,8 @@ static planish_status implement(const char *ns, const char *key, const char *nam
 
 /* Whether planish's own functions call it, and it stays. */
 static bool stays(const registration *r) {
-    return atomic_load(&staying_groups) & r->group && strcmp(r->name, "rms_norm") != 0;
+    return atomic_load(&staying_groups) & r->group & ~PLANISH_TORCH_RMS_NORM &&
+           strcmp(r->name, "rms_norm") != 0;
 }
 
 static bool is_removable(int index) {
@@ -197,8 +201,17 @@ static planish_status register_one(int index, message error) {
     return status;
 }
 
-static planish_status register_staying(uint32_t groups, message error) {
+static planish_status register_backwards(uint32_t groups, message error) {
     planish_status status = PLANISH_OK;
+    for (int i = 0; i < BACKWARD_COUNT && status == PLANISH_OK; i++)
+        if (backwards[i].group & groups && !backward_libraries[i])
+            status = implement("aten", backwards[i].key, backwards[i].name, backwards[i].kernel,
+                               &backward_libraries[i], error);
+    return status;
+}
+
+static planish_status register_staying(uint32_t groups, message error) {
+    planish_status status = register_backwards(groups, error);
     for (int i = 0; i < REGISTRATION_COUNT && status == PLANISH_OK; i++)
         if (registrations[i].group & groups && !libraries[i] && stays(&registrations[i]))
             status = register_one(i, error);
@@ -211,10 +224,8 @@ static planish_status register_groups(uint32_t groups, message error) {
         status = cuda_batch_norms_are_there(error);
     if (groups & PLANISH_TORCH_CUDA_BATCH_NORM && cuda_sync_batch_norms_are_there())
         groups |= CUDA_SYNCHRONISED;
-    for (int i = 0; i < BACKWARD_COUNT && status == PLANISH_OK; i++)
-        if (backwards[i].group & groups && !backward_libraries[i])
-            status = implement("aten", backwards[i].key, backwards[i].name, backwards[i].kernel,
-                               &backward_libraries[i], error);
+    if (status == PLANISH_OK)
+        status = register_backwards(groups, error);
     for (int i = 0; i < REGISTRATION_COUNT && status == PLANISH_OK; i++)
         if (registrations[i].group & groups && !libraries[i])
             status = register_one(i, error);

@@ -94,6 +94,9 @@ static void fused_forward(backend whose, stack_value *stack) {
         why = forward_on_planish(&r, true, stack);
     if (why == SUPPORTED)
         return;
+    /* torch's operator of this name does not look at shapes, and has no backward on the CPU. */
+    if (own && (why == WRONG_SHAPE || whose == BACKEND_CPU))
+        torch_throw(reason_text(why));
     count_reason(call, why);
     /* torch's CUDA kernel takes no mixed dtypes; torch's other operators do. */
     bool fused = whose == BACKEND_CUDA && !(why == NO_GPU_KERNEL && rms_is_mixed(&r));

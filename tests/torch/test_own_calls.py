@@ -16,9 +16,10 @@ import torch
 from planish.operators import steps
 from torch import Tensor
 
-LAYER, GROUP, FORWARD, BACKWARD = (
+LAYER, GROUP, FUSED, FORWARD, BACKWARD = (
     "native_layer_norm",
     "native_group_norm",
+    "_fused_rms_norm",
     "planish::norm_forward",
     "planish::norm_backward",
 )
@@ -32,19 +33,29 @@ NORMS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
         lambda x, w, b: planish.group_norm(x, 4, w, b),
         lambda x, w, b: F.group_norm(x, 4, w, b),
     ),
+    "rms_norm": (
+        lambda x, w: planish.rms_norm(x, -1, w),
+        lambda x, w: F.rms_norm(x, (40,), w, 1e-5),
+    ),
 }
 
 
-def leaves(dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    return [t.to(dtype).requires_grad_() for t in (X, W, B)]
+def leaves(name: str = "", dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    tensors = (X, W) if name == "rms_norm" else (X, W, B)
+    return [t.to(dtype).requires_grad_() for t in tensors]
+
+
+def is_torchs(y: Tensor) -> bool:
+    """Whether its derivative is torch's own, in C++."""
+    return y.grad_fn is not None and any(n in y.grad_fn.name() for n in ("Native", "FusedRms"))
 
 
 @pytest.mark.parametrize("name", NORMS)
 def test_a_call_has_no_derivative_in_cpp_or_runs_elsewhere(name: str) -> None:
     ours, torchs = NORMS[name]
-    given, calls = leaves(), Calls()
+    given, calls = leaves(name), Calls()
     y = ours(*given)
-    assert "Native" in y.grad_fn.name()
+    assert is_torchs(y)
     torch.autograd.grad(y, given, torch.ones_like(y))
     assert (calls.on_planish(FORWARD), calls.on_planish(BACKWARD)) == (1, 1)
     calls = Calls()
@@ -52,6 +63,8 @@ def test_a_call_has_no_derivative_in_cpp_or_runs_elsewhere(name: str) -> None:
     torch.autograd.grad(y, given, torch.ones_like(y))
     assert calls.on_planish(FORWARD) == calls.on_planish(BACKWARD) == 0
     assert calls.on_planish(LAYER) == calls.on_planish(GROUP) == 0
+    assert calls.on_planish(FUSED) == calls.on_planish(f"{FUSED}_backward") == 0
+    assert (name == "rms_norm") != is_torchs(y), "torch has it as a composition on the CPU"
     assert not calls.on_torch(LAYER) and not calls.on_torch(GROUP)
 
 
@@ -60,18 +73,18 @@ def test_a_call_has_no_derivative_in_cpp_or_runs_elsewhere(name: str) -> None:
 def test_the_switch_or_the_way_changes_bits(name: str, dtype: torch.dtype) -> None:
     """Of a call of its own, of one whose saved tensors hooks take, and of those while enabled."""
     ours, _ = NORMS[name]
-    given = leaves(dtype)
+    given = leaves(name, dtype)
     dy = torch.randn(X.shape).to(dtype)
     found = []
     for hooked in (False, True):
         if hooked:
             with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
                 y = ours(*given)
-            assert "Native" not in y.grad_fn.name()
+            assert not is_torchs(y)
         else:
             y = ours(*given)
         found.append([y, *torch.autograd.grad(y, given, dy)])
-    if name == "layer_norm":
+    if name != "group_norm":
         with planish.enabled():
             y = ours(*given)
         found.append([y, *torch.autograd.grad(y, given, dy)])
@@ -84,7 +97,7 @@ def test_the_switch_or_the_way_changes_bits(name: str, dtype: torch.dtype) -> No
 def test_a_graph_forgets_whose_it_is(name: str) -> None:
     """Where the switch was thrown meanwhile, and on a thread of its own."""
     ours, _ = NORMS[name]
-    given = leaves(torch.bfloat16)
+    given = leaves(name, torch.bfloat16)
     wanted = torch.autograd.grad(ours(*given).sum(), given)
     with planish.enabled():
         y = ours(*given)
@@ -93,7 +106,7 @@ def test_a_graph_forgets_whose_it_is(name: str) -> None:
     thread = threading.Thread(target=lambda: found.extend(torch.autograd.grad(y.sum(), given)))
     thread.start()
     thread.join()
-    assert calls.on_planish(BACKWARD) == 1 or name == "group_norm"
+    assert calls.on_planish(BACKWARD) == 1 or name != "layer_norm"
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)
 
@@ -134,7 +147,7 @@ SUMS: dict[str, Callable[..., Any]] = {
 def test_a_small_call_has_other_bits_than_a_large_one(
     dtype: torch.dtype, name: str, on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = [*leaves(dtype), torch.randn(X.shape).to(dtype).requires_grad_()]
+    given = [*leaves(dtype=dtype), torch.randn(X.shape).to(dtype).requires_grad_()]
     x, w, b, r = given
     dys = [torch.randn(X.shape).to(dtype) for _ in range(2)]
     if on:

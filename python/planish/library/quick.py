@@ -9,6 +9,8 @@ whether a graph is being traced.
 from __future__ import annotations
 
 import ctypes
+import functools
+import operator
 import sys
 from typing import Any
 
@@ -37,6 +39,19 @@ _FUNCTIONS = (
     "PyErr_Clear",
 )
 
+#: With these keys a call goes to autograd's kernel of aten::_fused_rms_norm and from there to
+#: planish's for the CPU, which C put under a key that no tensor has (src/torch/registry.c).
+_LAZY = functools.reduce(
+    operator.or_,
+    (
+        torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+        for key in ("AutogradLazy", "Lazy")
+    ),
+)
+fused_rms_norm_cpu = functools.partial(
+    torch.ops.aten._fused_rms_norm.default._handle.redispatch_boxed, _LAZY
+)
+
 _VALUES = (None, True, False, 0, -1, torch.Tensor, torch.nn.Parameter, torch.strided)
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _CALLS = (
@@ -51,6 +66,7 @@ _CALLS = (
     torch.group_norm,
     torch.rms_norm,
     torch._fused_rms_norm,
+    fused_rms_norm_cpu,
     torch.autograd.forward_ad,
 )
 _NAMES = "_current_level layout is_nested is_neg _is_zerotensor dtype shape device size"

@@ -19,12 +19,12 @@ import torch
 from planish.library import dispatcher, recomputing
 from planish.library.loaded import library
 
-__all__ = ["active", "disable", "enable", "enabled", "is_enabled"]
+__all__ = ["DEVICES", "active", "disable", "enable", "enabled", "is_enabled"]
 
 _log = logging.getLogger("planish")
 lock = threading.RLock()
 
-_DEVICES = ("cpu", "cuda")
+DEVICES = ("cpu", "cuda")
 #: PLANISH_TORCH_* in src/torch/planish_torch.h.
 GROUPS = {
     ("layer_norm", "cpu"): 1,
@@ -69,7 +69,7 @@ def _chosen(given: str | Iterable[str] | None, known: Iterable[str], what: str) 
 def _chosen_devices(devices: str | Iterable[str] | None) -> list[str]:
     """CUDA by itself only where this torch has it, and has what planish needs of it."""
     if devices is not None:
-        return _chosen(devices, _DEVICES, "devices")
+        return _chosen(devices, DEVICES, "devices")
     missing = library().cuda_is_missing()
     if missing and torch.version.cuda:
         _log.warning("planish leaves CUDA tensors to torch: %s", missing)
@@ -177,7 +177,7 @@ def _put(groups: set[_Group]) -> None:
     dispatcher.forget_resolved_kernels()
     _set_active(_active.union(added))
     recomputing.install(state, go_to)
-    for device in _DEVICES:
+    for device in DEVICES:
         replaced = [
             name
             for op, place in added
@@ -230,7 +230,7 @@ def _take_away() -> bool:
             _log.warning("planish is off, but other threads kept its kernels from being removed")
             break
         time.sleep(0.001)  # lets other Python threads finish what they are in
-    for device in _DEVICES:
+    for device in DEVICES:
         dispatcher.untell_python(device)
     dispatcher.forget_resolved_kernels()
     return removed

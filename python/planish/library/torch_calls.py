@@ -21,10 +21,10 @@ from torch import Tensor
 
 __all__ = ["group_norm", "is_possible", "layer_norm", "rms_norm", "runs_torchs", "short"]
 
-#: The operators that can be called so, by kinds of device: those of which torch has kernels that
-#: planish's pass other calls on to.
-_CALLED = {("layer_norm", "cpu"), ("group_norm", "cpu"), ("layer_norm", "cuda")}
-_CALLED |= {("group_norm", "cuda"), ("rms_norm", "cuda")}
+#: The operators that can be called so, by kinds of device.
+_CALLED = {
+    (op, device) for op in ("layer_norm", "group_norm", "rms_norm") for device in switch.DEVICES
+}
 
 #: Those that planish's kernels are under by now, and those where that cannot be.
 _staying: set[tuple[str, str]] = set()
@@ -106,7 +106,8 @@ def rms_norm(x: Tensor, shape: Any, weight: Tensor | None, eps: float | None) ->
     """torch.rms_norm by planish."""
     if switch.is_enabled("rms_norm", "cuda" if x.is_cuda else "cpu"):
         return torch.rms_norm(x, shape, weight, eps)
-    y: Tensor = _own(torch._fused_rms_norm, x, shape, weight, eps)[0]
+    both = quick.fused_rms_norm_cpu if x.is_cpu else torch._fused_rms_norm
+    y: Tensor = _own(both, x, shape, weight, eps)[0]
     return y
 
 
