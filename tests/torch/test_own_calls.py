@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch.nn.functional as F
+from fused_blocks import SIZE, Sum
 from support import FLOATS, Calls, Watched
 
 import planish
@@ -160,3 +161,27 @@ def test_a_small_call_has_other_bits_than_a_large_one(
         found.append([*results, *torch.autograd.grad(results, used, dys)])
     for one, other in zip(*found, strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_a_small_sum_of_a_model_is_one_call_in_training(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There torch's sum and the norm behind it cost the host less than a function of Python's."""
+    stages, x = "planish::norm_forward (stages)", torch.randn(3, SIZE, dtype=dtype)
+    blocks = [Sum().to(dtype) for _ in range(2)]
+    blocks[1].load_state_dict(blocks[0].state_dict())
+    planish.replace(blocks[0])
+    planish.replace(blocks[1], fuse=True)
+    found = []
+    for block in blocks:
+        calls = Calls()
+        y = block(x)
+        assert calls.on_planish(stages) == 0 and calls.on_planish(FORWARD) == 1
+        found.append([y, *torch.autograd.grad(y.sum(), [block.norm.weight, block.linear.weight])])
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+    monkeypatch.setattr(steps, "_SMALL", {False: 0, True: 0})
+    calls = Calls()
+    blocks[1](x)
+    assert calls.on_planish(stages) == 1

@@ -18,6 +18,9 @@ from planish.commands import distance
 from planish.functions import stage_norms
 from torch import Tensor, nn
 
+#: These are small: else they would go to torch's operators, one after the other.
+pytestmark = pytest.mark.usefixtures("in_one_call")
+
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[collections.Counter[str]]:

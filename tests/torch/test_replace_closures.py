@@ -13,6 +13,9 @@ import planish
 import torch
 from torch import Tensor, nn
 
+#: These are small: else they would go to torch's operators, one after the other.
+pytestmark = pytest.mark.usefixtures("in_one_call")
+
 FACTOR = 2.0
 
 

@@ -18,6 +18,9 @@ from planish import zoo
 from planish.commands import distance
 from torch import Tensor, nn
 
+#: These are small: else they would go to torch's operators, one after the other.
+pytestmark = pytest.mark.usefixtures("in_one_call")
+
 
 def built(name: str, dtype: torch.dtype = torch.float32) -> zoo.Built:
     entry = zoo.entries()[name]

@@ -13,6 +13,9 @@ import torch
 from planish.functions import stage_norms
 from torch import Tensor, nn
 
+#: These are small: else they would go to torch's operators, one after the other.
+pytestmark = pytest.mark.usefixtures("in_one_call")
+
 
 class Block(nn.Module):
     """Two norms that a forward may use."""

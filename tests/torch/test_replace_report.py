@@ -194,6 +194,7 @@ class Block(nn.Module):
     ],
     ids=lambda register: register.__name__,
 )
+@pytest.mark.usefixtures("in_one_call")
 def test_hooks_of_all_modules_do_not_see_a_fused_norm(register: Any) -> None:
     plain, fused = Block(), planish.replace(Block(), fuse=True)
     assert planish.replaced(fused).places_fused == 2

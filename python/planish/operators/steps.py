@@ -12,7 +12,7 @@ from planish.library.torch_calls import runs_torchs, short
 from planish.operators.arguments import HALF
 from torch import Tensor
 
-__all__ = ["is_zero", "norm", "pair", "sum_and_norm"]
+__all__ = ["are_better", "is_zero", "norm", "pair", "sum_and_norm"]
 
 #: With more elements a pass over them costs more than what the host saves.
 _SMALL = {False: 1 << 16, True: 1 << 18}
@@ -23,7 +23,8 @@ def is_zero(number: Any) -> bool:
     return (type(number) is float or type(number) is int) and number == 0
 
 
-def _are_better(x: Tensor) -> bool:
+def are_better(x: Tensor) -> bool:
+    """Whether x is so small."""
     cuda = x.is_cuda
     return x.numel() <= _SMALL[cuda] and not (cuda and torch.cuda.is_current_stream_capturing())
 
@@ -44,7 +45,7 @@ def sum_and_norm(
         return None
     if not runs_torchs(quick.RMS_NORM if rms else quick.LAYER_NORM, x, residual, weight, bias):
         return None
-    if residual.shape != x.shape or not (residual.is_contiguous() and _are_better(x)):
+    if residual.shape != x.shape or not (residual.is_contiguous() and are_better(x)):
         return None
     if x.dtype in HALF and needs_graph(x, residual, weight, bias):
         return None  # autograd would round the norm's gradient before it adds the sum's
@@ -63,7 +64,7 @@ def pair(
     kind = quick.RMS_NORM if rms else quick.LAYER_NORM
     if not (runs_torchs(kind, first, first_weight) and runs_torchs(kind, second, second_weight)):
         return None
-    if not (_are_better(first) and _are_better(second)):
+    if not (are_better(first) and are_better(second)):
         return None
     one = norm(rms, first, first_weight, None, eps)
     other = norm(rms, second, second_weight, None, eps)

@@ -17,7 +17,7 @@ import torch
 from planish.functions import heads, stage_norms
 from planish.library.seen import is_plain
 from planish.modules import norm_modules
-from planish.operators import norms
+from planish.operators import norms, steps
 from planish.operators.arguments import DEVICES, HALF
 from planish.operators.ways import Way, way_of
 from planish.replacing import swapped
@@ -140,14 +140,17 @@ def _fits(
 # ---- Sums ---------------------------------------------------------------------------------------
 
 
+def _rate_name(cls: type[nn.Module]) -> str:
+    name = cls.__name__.lower()
+    known = (("droppath", "drop_prob"), ("stochasticdepth", "p"))
+    return next((attribute for part, attribute in known if part in name), "")
+
+
 def rate_name(module: Any) -> str:
     """The attribute with the probability of what looks like stochastic depth: of DropPath, as timm
     and Transformers have it, or of torchvision's StochasticDepth; or empty."""
-    name = type(module).__name__.lower()
-    for known, attribute in (("droppath", "drop_prob"), ("stochasticdepth", "p")):
-        if known in name and hasattr(module, attribute):
-            return attribute
-    return ""
+    name = _rate_name(type(module))
+    return name if name and hasattr(module, name) else ""
 
 
 def chain_kind(module: Any) -> str:
@@ -165,12 +168,12 @@ def chain_kind(module: Any) -> str:
 
 
 def _folded(
-    classes: Sequence[tuple[type[nn.Module], str]], chain: tuple[Any, ...], x: Tensor
+    classes: Sequence[tuple[type[nn.Module], str, str]], chain: tuple[Any, ...], x: Tensor
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """x behind the modules that are left to themselves, LayerScale's factors, and those of
     stochastic depth: one for each row, drawn by the module itself as it would for x."""
     count, scales = 0, 0
-    for module, (cls, kind) in zip(chain, classes, strict=True):
+    for module, (cls, kind, _) in zip(chain, classes, strict=True):
         scales += kind == "scale"
         if type(module) is not cls or not kind or watched(module) or scales > 1:
             break
@@ -178,13 +181,15 @@ def _folded(
     for module in reversed(chain[count:]):
         x = module(x)
     column = row = None
-    for module, (_, kind) in reversed(list(zip(chain[:count], classes, strict=False))):
+    for at in range(count - 1, -1, -1):
+        module, (_, kind, rate) = chain[at], classes[at]
         if kind == "scale":
             (column,) = (p for p in module._parameters.values() if p is not None)
-        elif kind == "drop" and module.training and getattr(module, rate_name(module)):
-            ones = x.new_ones((x.shape[0], *[1] * (x.dim() - 1)))
-            drawn = module(ones)
+        elif kind == "drop" and module.training and getattr(module, rate):
+            drawn = module(x.new_ones((x.shape[0], *[1] * (x.dim() - 1))))
             row = drawn if row is None else row * drawn
+    if row is not None:
+        row = row.expand(*x.shape[:-1], 1)
     return x, column, row
 
 
@@ -194,6 +199,16 @@ def sum_norm_apart(norm: Any, a: Any, b: Any, chain: tuple[Any, ...] = ()) -> tu
         b = module(b)
     s = a + b
     return s, norm(s)
+
+
+def _is_better_apart(a: Any, b: Any) -> bool:
+    """Of small tensors whose derivative is recorded, where torch's operators cost the host less."""
+    return (
+        torch.is_grad_enabled()
+        and is_plain(a, b)
+        and (a.requires_grad or b.requires_grad)
+        and steps.are_better(a)
+    )
 
 
 def _add_norm(
@@ -208,15 +223,23 @@ def _add_norm(
     return s, y
 
 
-def _given(form: Form, norm: Any, dtype: torch.dtype) -> dict[str, Any] | None:
-    """What the function is called with for a sum of this dtype; None: apart."""
+def _given(form: Form, norm: Any, x: Tensor, residual: Tensor) -> dict[str, Any] | None:
+    """What the function is called with for their sum; None: apart. What is its default is not
+    said, for a call that says nothing may be a shorter one."""
     weight, bias = weight_of(form, norm), parameter_of(norm, form.bias)
+    dtype = torch.promote_types(x.dtype, residual.dtype)
     rounding = _rounding(form, dtype, weight, bias)
     if rounding is None or (form.kind == "rms" and bias is not None):
         return None
     xhat, out = rounding
-    given: dict[str, Any] = {"sum_dtype": dtype, "weight_offset": _offset(form)}
-    return given | ({"cast": "xhat"} if xhat else {"out_dtype": out})
+    given: dict[str, Any] = {"weight_offset": _offset(form)}
+    if residual.dtype != dtype:
+        given["sum_dtype"] = dtype
+    if xhat:
+        given["cast"] = "xhat"
+    elif out != x.dtype:
+        given["out_dtype"] = out
+    return given
 
 
 #: So many combinations of dtypes and sizes are known to one helper.
@@ -238,32 +261,37 @@ def sum_norm(
     classes: tuple[tuple[type[nn.Module], str], ...] = (),
 ) -> Callable[..., tuple[Any, Any]]:
     """(a + chain(b), norm of it)."""
-    known: dict[Any, dict[str, Any]] = {}  # calls that fitted
+    known: dict[Any, dict[str, Any]] = {}  # calls that fitted: these are asked the least
+    named = tuple((one, kind, _rate_name(one)) for one, kind in classes)
+
+    def asked(norm: Any, a: Any, b: Any) -> dict[str, Any] | None:
+        """What such a call is made with; None: apart."""
+        plain = type(norm) is cls and is_plain(a, b) and not watched(norm)
+        given = known.get(_key(form, norm, a, b)) if plain else None
+        if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape):
+            return None
+        if given is None and _fits(
+            cls, pairs, norm, torch.promote_types(a.dtype, b.dtype), form, b, a
+        ):
+            given = _given(form, norm, b, a)
+            if given is not None and plain and len(known) < _ROOM:
+                known[_key(form, norm, a, b)] = given
+        return given
 
     def helper(norm: Any, a: Any, b: Any, chain: tuple[Any, ...] = ()) -> tuple[Any, Any]:
-        # What fitted once is asked the least: the host's time counts in small models.
-        if not chain and type(norm) is cls and is_plain(a, b) and not watched(norm):
-            given = known.get(_key(form, norm, a, b))
-            if given is not None and a.shape == b.shape:
-                return _add_norm(form, norm, b, a, given)
-        if isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape:
-            dtype = torch.promote_types(a.dtype, b.dtype)
-            if _fits(cls, pairs, norm, dtype, form, b, a):
-                x, column, row = _folded(classes, chain, b)
-                alike = x.shape == a.shape and x.dtype == b.dtype
-                if column is not None and (column.dtype != x.dtype or column.device != x.device):
-                    alike = False
-                if row is not None:
-                    row = row.expand(*x.shape[:-1], 1)
-                given = _given(form, norm, dtype) if alike else None
-                if given is not None:
-                    if not chain and is_plain(a, b) and len(known) < _ROOM:
-                        known[_key(form, norm, a, b)] = given
-                    return _add_norm(form, norm, x, a, given, column_scale=column, row_scale=row)
-                x = x if column is None else x * column
-                s = a + (x if row is None else x * row)
-                return s, norm(s)
-        return sum_norm_apart(norm, a, b, chain)
+        given = None if _is_better_apart(a, b) else asked(norm, a, b)
+        if given is None:
+            return sum_norm_apart(norm, a, b, chain)
+        if not chain:
+            return _add_norm(form, norm, b, a, given)
+        x, column, row = _folded(named, chain, b)
+        if (x.shape == a.shape and x.dtype == b.dtype) and (
+            column is None or (column.dtype == x.dtype and column.device == x.device)
+        ):
+            return _add_norm(form, norm, x, a, given, column_scale=column, row_scale=row)
+        x = x if column is None else x * column
+        s = a + (x if row is None else x * row)
+        return s, norm(s)
 
     return helper
 
