@@ -6,6 +6,7 @@ the clock and of its kernels, peak of memory.
     python3 bench/fuse_models.py --tiny --steps 4    # sizes for a CPU
     python3 bench/fuse_models.py llama flux --csv FILE
     python3 bench/fuse_models.py --images            # those of images instead, whole ones
+    python3 bench/fuse_models.py --tiny --decode llama gpt2   # 32 tokens, greedily, with a cache
 
 All start from the same weights and see the same batches; steps are timed by turns, the median
 is printed. What a package is missing for is left out, and said so.
@@ -41,7 +42,9 @@ SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 Made = tuple[nn.Module, Callable[[nn.Module], Tensor]]
 
 
-def _language(stem: str, size: dict[str, Any], batch: int, length: int) -> Callable[[str], Made]:
+def _language(
+    stem: str, size: dict[str, Any], batch: int, length: int, decode: bool
+) -> Callable[[str], Made]:
     def make(device: str) -> Made:
         import transformers
 
@@ -52,6 +55,10 @@ def _language(stem: str, size: dict[str, Any], batch: int, length: int) -> Calla
         model = getattr(transformers, stem + suffix)(config)
         ids = torch.randint(3, 2048, (batch, length), device=device)
         given = {} if stem == "Bert" else {"use_cache": False}
+        if decode:
+            whole = {"attention_mask": torch.ones_like(ids[:1, :8]), "do_sample": False}
+            tokens = {"min_new_tokens": 32, "max_new_tokens": 32}
+            return model, lambda m: m.generate(ids[:1, :8], **whole, **tokens).float().mean()
         return model, lambda m: m(input_ids=ids, labels=ids, **given).loss
 
     return make
@@ -93,12 +100,12 @@ def _vit(tiny: bool) -> Callable[[str], Made]:
     return make
 
 
-def _kinds(tiny: bool) -> dict[str, tuple[str, Callable[[str], Made]]]:
+def _kinds(tiny: bool, decode: bool = False) -> dict[str, tuple[str, Callable[[str], Made]]]:
     small = _decoder(64, 4, 16, 128, 2)
     batch, length = (2, 16) if tiny else (16, 1024)
 
     def language(stem: str, size: dict[str, Any]) -> tuple[str, Callable[[str], Made]]:
-        return "transformers", _language(stem, small if tiny else size, batch, length)
+        return "transformers", _language(stem, small if tiny else size, batch, length, decode)
 
     gpt2 = {"n_embd": 1024, "n_layer": 4, "n_head": 16, "n_positions": 1024}
     gpt2_tiny = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}
@@ -111,7 +118,7 @@ def _kinds(tiny: bool) -> dict[str, tuple[str, Callable[[str], Made]]]:
         "olmo2": language("Olmo2", _decoder(2048, 16, 128, 8192)),
         "gpt2": (
             "transformers",
-            _language("GPT2", (gpt2_tiny if tiny else gpt2) | off, batch, length),
+            _language("GPT2", (gpt2_tiny if tiny else gpt2) | off, batch, length, decode),
         ),
         "bert": language("Bert", bert),
         "vit": ("timm", _vit(tiny)),
@@ -142,7 +149,12 @@ class _Trained:
     """One of them, and what its steps gave."""
 
     def __init__(
-        self, way: str, make: Callable[[str], Made], device: str, dtype: torch.dtype
+        self,
+        way: str,
+        make: Callable[[str], Made],
+        device: str,
+        dtype: torch.dtype,
+        decode: bool = False,
     ) -> None:
         torch.manual_seed(0)
         model, self.loss = make(device)
@@ -150,7 +162,8 @@ class _Trained:
         with torch.no_grad():
             for parameter in model.parameters():  # gates of diffusion transformers start at 0
                 parameter.add_(torch.randn_like(parameter), alpha=0.01)
-        self.model = model.to(device, dtype).train()
+        self.model = model.to(device, dtype).train(not decode)
+        self.decodes = decode
         self.replaced = way not in ("torch", "enable")
         if self.replaced:
             planish.replace(self.model, fuse=way != "replace")
@@ -166,8 +179,8 @@ class _Trained:
             self._step()
 
     def kernels(self) -> float:
-        """Milliseconds of the kernels of forward and backward; 0 on a CPU."""
-        if not self.device.startswith("cuda"):
+        """Milliseconds of the kernels of forward and backward; 0 on a CPU, and of tokens."""
+        if self.decodes or not self.device.startswith("cuda"):
             return 0.0
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             with planish.enabled() if self.enables else contextlib.nullcontext():
@@ -186,20 +199,22 @@ class _Trained:
         torch.manual_seed(len(self.losses))
         start = time.perf_counter()
         loss = self.loss(self.model)
-        loss.backward()  # type: ignore[no-untyped-call]
+        if not self.decodes:
+            loss.backward()  # type: ignore[no-untyped-call]
         if cuda:
             torch.cuda.synchronize()
         self.seconds.append(time.perf_counter() - start)
         if cuda:
             self.peak = max(self.peak, torch.cuda.max_memory_allocated() - held)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        if not self.decodes:
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
         self.losses.append(float(loss))
 
 
 def _run(name: str, make: Callable[[str], Made], arguments: argparse.Namespace) -> list[Record]:
     dtype = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}[arguments.dtype]
-    trained = {way: _Trained(way, make, arguments.device, dtype) for way in WAYS}
+    trained = {way: _Trained(way, make, arguments.device, dtype, arguments.decode) for way in WAYS}
     print(f"{name}: {str(planish.replaced(trained['fuse'].model)).splitlines()[0]}", flush=True)
     for _ in range(arguments.steps):
         for way in WAYS:
@@ -246,6 +261,7 @@ def main() -> int:
     parser.add_argument("models", nargs="*", help="of " + ", ".join(_kinds(True)))
     parser.add_argument("--images", action="store_true", help="models of images, of timm")
     parser.add_argument("--tiny", action="store_true", help="sizes for a CPU")
+    parser.add_argument("--decode", action="store_true", help="tokens, in place of training")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", choices=("bf16", "f16", "f32"), default="bf16")
     parser.add_argument("--steps", type=int, default=12)
@@ -258,7 +274,8 @@ def main() -> int:
     warnings.simplefilter("ignore")
     where = torch.cuda.get_device_name() if arguments.device.startswith("cuda") else "CPU"
     print(f"torch {torch.__version__}, {where}, {arguments.dtype}, {arguments.steps} steps")
-    kinds = (image_kinds if arguments.images else _kinds)(arguments.tiny)
+    tiny = arguments.tiny
+    kinds = image_kinds(tiny) if arguments.images else _kinds(tiny, arguments.decode)
     unknown = set(arguments.models) - set(kinds)
     if unknown:
         parser.error(f"unknown models: {', '.join(sorted(unknown))}")
