@@ -46,17 +46,18 @@ bool cpu_rows_by_sample(const problem *p) {
     return problem_is_rows(&alike) && kernel_dtypes(&alike);
 }
 
-/* Whether a residual and its sum, or backward a gradient that joins dx, are all that stands around
- * the norm, of x's dtype and dense: the row kernels add them as they go (cpu/common/prologue.h,
- * cpu/rows/rows_backward.h). */
-static bool adds_residual_alone(const problem *p) {
-    const bool back = problem_is_backward(p);
+/* Whether a residual and its sum, or backward a gradient that joins dx, or xhat's rounding, are all
+ * that stands around the norm, of x's dtype and dense: the row kernels add and round as they go
+ * (cpu/common/prologue.h, cpu/rows/rows_backward.h, cpu/rows/rows_scale.h). */
+static bool stages_in_rows(const problem *p) {
+    const bool back = problem_is_backward(p), rounds = p->stages.rounding;
+    const role_set stages = p->present & STAGE_ROLES;
     const role_set added =
         back ? ROLE_BIT(ROLE_DSUM) : ROLE_BIT(ROLE_RESIDUAL) | ROLE_BIT(ROLE_SUM);
-    if ((p->present & STAGE_ROLES) != added || p->stages.rounding ||
-        (back && (!has(p, ROLE_DX) || p->activation != PLANISH_IDENTITY)))
+    if ((stages != added && !(rounds && !stages)) || (back && !has(p, ROLE_DX)) ||
+        ((back || rounds) && p->activation != PLANISH_IDENTITY))
         return false;
-    for (role_set rest = added; rest; rest &= rest - 1) {
+    for (role_set rest = stages; rest; rest &= rest - 1) {
         const role r = first_role(rest);
         if (p->dtypes[r] != p->dtypes[ROLE_X] || (reduced_stride(p, 0, r) != 1 && p->cols != 1))
             return false;
@@ -126,7 +127,7 @@ cpu_path cpu_path_of(const problem *p) {
         return path_alone(p);
     if (is_batch(p))
         return PATH_BATCH;
-    return adds_residual_alone(p) ? PATH_ROWS : path_with_dsum(p);
+    return stages_in_rows(p) ? PATH_ROWS : path_with_dsum(p);
 }
 
 /* What goes through scratch with its stages, but has a path of its own once s is there, takes that.

@@ -41,6 +41,8 @@ static void forward_blocks(void *data, int64_t begin, int64_t end) {
     const problem *p = job->problem;
     const row_kernels *kernels = kernels_of(job);
     const int64_t last = block_end(job, end - 1);
+    const planish_activation f =
+        p->stages.rounding ? (planish_activation)ROUNDED_XHAT : p->activation;
     for (int64_t row = block_begin(job, begin); row < last;) {
         const row_run run = row_run_at(job, row, last);
         const forward_args args = {
@@ -61,13 +63,13 @@ static void forward_blocks(void *data, int64_t begin, int64_t end) {
             .given = p->pass == PLANISH_APPLY,
             .traffic = job->plan->traffic,
             .kind = p->kind,
-            .activation = p->activation,
+            .activation = f,
             .residual = run.data[ROLE_RESIDUAL],
             .residual_pitch = run.pitch[ROLE_RESIDUAL],
             .sum = run.data[ROLE_SUM],
             .sum_pitch = run.pitch[ROLE_SUM],
         };
-        kernels->forward[kernel_kind(p->kind, p->activation)](&args);
+        kernels->forward[kernel_kind(p->kind, f)](&args);
         row += run.rows;
     }
 }

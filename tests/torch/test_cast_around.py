@@ -86,3 +86,24 @@ def test_queries_and_keys_are_rounded_otherwise_than_alone() -> None:
         for one, x, weight in zip(found, (q, k), weights, strict=True):
             wanted = planish.rms_norm(x, -1, weight, eps=1e-6, cast="xhat")
             assert one.dtype == wanted.dtype and torch.equal(one, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(3, 7), (9, 64), (5, 1000), (2, 3, 257), (40, 4096)], ids=str)
+@pytest.mark.parametrize("kind", ["rms_norm", "layer_norm"])
+def test_rows_are_rounded_elsewhere_than_xhat_and_the_product(
+    kind: str, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    """Of usual rows, of such as leave the range of f32, and of zeros."""
+    norm = getattr(planish, kind)
+    x, weight = torch.randn(shape).to(dtype), torch.randn(shape[-1]).to(dtype)
+    if dtype == torch.bfloat16:
+        x[0] *= 2.0**120
+        x[1] *= 2.0**-120
+    x[-1] = 0
+    assert torch.equal(norm(x, -1, weight, cast="xhat"), norm(x, -1) * weight)
+    if kind == "rms_norm":
+        residual = torch.randn(shape).to(dtype)
+        y, total = planish.add_rms_norm(x, residual, weight, cast="xhat")
+        assert torch.equal(total, x + residual)
+        assert torch.equal(y, planish.rms_norm(total, -1) * weight)

@@ -46,6 +46,8 @@ typedef struct cpu_hints {
 /* Kernels are told apart by planish_kind where a norm is alone; where something follows it, the
  * activated kernel is for norms of either kind. */
 enum { KINDS = 2, KIND_ACTIVATED = KINDS, KERNEL_KINDS };
+/* What these kernels of 16-bit rows know beside activations: PLANISH_ROUND_XHAT. */
+enum { ROUNDED_XHAT = PLANISH_HARDSWISH + 1 };
 static inline int kernel_kind(planish_kind kind, planish_activation activation) {
     return activation == PLANISH_IDENTITY ? (int)kind : KIND_ACTIVATED;
 }

@@ -85,6 +85,12 @@ static double scaled_rstd(const norm_rule *rule, double m2, int exponent) {
     return rule_rstd(&scaled, sqrt(m2 / rule->count + scale_by(rule->eps, -2 * exponent)));
 }
 
+static double rounded(dtype type, double value) {
+    double room;
+    element_store(&room, type, value);
+    return element_load(&room, type);
+}
+
 void overflow_forward_row(const forward_args *a, int64_t row, planish_kind kind, dtype element,
                           dtype weight) {
     const int64_t n = a->cols, span = a->by_pixel ? a->weight_span : 0;
@@ -115,7 +121,10 @@ void overflow_forward_row(const forward_args *a, int64_t row, planish_kind kind,
         const int64_t c = weight_of(i, a->weight_span);
         const double w = weight_at(a->weight, a->weight_offset, weight, c);
         const double b = a->bias ? at(a->bias, weight, c) : 0;
-        store(&y, i, activated_value(a->activation, xhat * w + b));
+        if ((int)a->activation == ROUNDED_XHAT)
+            store(&y, i, rounded(element, rounded(element, xhat) * w) + b);
+        else
+            store(&y, i, activated_value(a->activation, xhat * w + b));
     }
 }
 

@@ -47,9 +47,20 @@ INLINE NAME(scale) NAME(spread)(NAME(row_scale) s) {
     return (NAME(scale)){V(set1)(s.mean), V(set1)(s.rstd), V(set1)(s.shift)};
 }
 
+/* What a vector is in the rows' dtype. */
+INLINE VEC NAME(rounded)(VEC v) {
+    _Alignas(64) ELEMENT_T room[VEC_LANES];
+    STORE_X(room, v);
+    return LOAD_X(room);
+}
+
 /* y of a vector of a row by its own weight and bias. */
 INLINE VEC NAME(row_result)(VEC x, NAME(row_scale) s, VEC weight, VEC bias, const bool rms,
                             const planish_activation f) {
+    if (sizeof(ELEMENT_T) == 2 && (int)f == ROUNDED_XHAT) {
+        const VEC xhat = NAME(rounded)(NAME(normalize)(x, NAME(spread)(s), rms));
+        return V(add)(NAME(rounded)(V(mul)(xhat, weight)), bias);
+    }
     return NAME(result)(x, NAME(spread)(s), (NAME(epilogue)){f, weight, bias}, rms);
 }
 
