@@ -1,7 +1,9 @@
 """Sharded norms on the GPUs of one host, by NCCL: time of a forward and backward, and that the
 results are those of whole rows.
 
-    python bench/gpu_distributed.py [--ranks=2] [--out=FILE] [--turns=7]
+    python bench/gpu_distributed.py [--ranks=2] [--out=FILE] [--turns=7] [--sharded]
+
+--sharded leaves all_reduce_add_rms_norm out.
 
 Each way is timed in turns, by CUDA events on every rank; a turn's time is the slowest rank's.
 Written are medians and the spread from the first to the last quarter, in microseconds."""
@@ -125,10 +127,10 @@ def _sharded(rows: int, turns: int) -> dict[str, Any]:
     _, m2 = ops.norm_part_statistics(x, axes, options)
     rstd = (m2 / size + EPS).rsqrt()
     passes: dict[str, Way] = {
-        "statistics": lambda: ops.norm_part_message(x, axes, options),
+        "statistics": lambda: ops.norm_part_message(x, axes, options, 2),
         "apply": lambda: ops.norm_apply(x, rstd, None, None, weight, None, axes, options, EPS),
         "backward statistics": lambda: ops.norm_backward_statistics(
-            dy, x, rstd, None, weight, axes, options
+            dy, x, rstd, None, weight, axes, options, 2
         ),
         "backward apply": lambda: ops.norm_backward_apply(
             dy, x, rstd, None, None, rstd, None, None, weight, None, axes, of_dx, EPS
@@ -248,7 +250,7 @@ def _reduced(rows: int, turns: int) -> dict[str, Any]:
     }
 
 
-def _rank(rank: int, ranks: int, turns: int, out: str | None) -> None:
+def _rank(rank: int, ranks: int, turns: int, out: str | None, alone: bool) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29531", "NCCL_NVLS_ENABLE": "0"}
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", rank=rank, world_size=ranks)
@@ -270,6 +272,8 @@ def _rank(rank: int, ranks: int, turns: int, out: str | None) -> None:
         (summed, 1024, _reduced),
         (summed, 64, _reduced),
     ):
+        if alone and measure is not _sharded:
+            continue
         with torch.set_grad_enabled(measure is _sharded):
             into[str(rows)] = measure(rows, turns)
         if rank == 0 and out:  # what is there so far
@@ -285,10 +289,11 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--out")
+    parser.add_argument("--sharded", action="store_true")
     given = parser.parse_args()
     if torch.cuda.device_count() < given.ranks:
         raise SystemExit(f"{given.ranks} GPUs are wanted, {torch.cuda.device_count()} are there")
-    mp.spawn(_rank, (given.ranks, given.turns, given.out), given.ranks)
+    mp.spawn(_rank, (given.ranks, given.turns, given.out, given.sharded), given.ranks)
 
 
 if __name__ == "__main__":

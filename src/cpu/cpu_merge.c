@@ -43,6 +43,11 @@ static void merge_statistics(const merge_args *m) {
 
 planish_status cpu_merge(const merge_args *m, int device, void *stream, message error) {
     (void)device, (void)stream, (void)error;
+    if (!m->parts) {
+        for (int64_t row = 0; row < m->rows; row++)
+            m->second[row] = m->eps;
+        return PLANISH_OK;
+    }
     if (!m->shares) {
         merge_statistics(m);
         return PLANISH_OK;

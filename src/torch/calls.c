@@ -45,8 +45,8 @@ static const char *const operation_names[OPERATION_COUNT] = {
     "planish::norm_apply",
     "planish::norm_backward_statistics",
     "planish::norm_backward_apply",
-    "planish::norm_merge",
-    "planish::norm_merge_sums",
+    "planish::norm_part_apply",
+    "planish::norm_part_backward_apply",
 };
 
 static const char *const reason_names[REASON_COUNT] = {

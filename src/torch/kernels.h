@@ -99,8 +99,8 @@ void norm_backward_statistics(stack_value *stack, uint64_t argument_count, uint6
 void norm_backward_apply(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 
 /* norm_merge.c */
-void norm_merge(stack_value *stack, uint64_t argument_count, uint64_t return_count);
-void norm_merge_sums(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void norm_part_apply(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void norm_part_backward_apply(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 
 /* norm_pair.c */
 void norm_pair(stack_value *stack, uint64_t argument_count, uint64_t return_count);

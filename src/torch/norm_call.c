@@ -190,6 +190,11 @@ void norm_call_make_dense(norm_call *c, role r, uint64_t axes, bool whole, int32
     made_is(c, r, new_dense_tensor(x, ndim, made->sizes, dtype, made->strides, &c->view[r]));
 }
 
+void norm_call_make_statistic(norm_call *c, role r) {
+    if (!kind_lacks(c->op.kind, r))
+        norm_call_make_dense(c, r, norm_call_kept_axes(c), true, torch.f64);
+}
+
 int64_t norm_call_rows(const norm_call *c) {
     const DLTensor *x = &c->view[ROLE_X];
     int64_t rows = 1;

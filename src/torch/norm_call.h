@@ -51,6 +51,8 @@ void norm_call_make_full(norm_call *c, role r, int32_t dtype, bool dense);
 /* or row-major, with the sizes of these axes of x's view; `whole`: with the view's rank, 1
  * elsewhere. */
 void norm_call_make_dense(norm_call *c, role r, uint64_t axes, bool whole, int32_t dtype);
+/* A new f64 statistic of x's rows, with x's rank, unless the norm has none such. */
+void norm_call_make_statistic(norm_call *c, role r);
 
 /* f64 statistics of all rows, with the view's rank and 1 on every reduced axis, of these roles one
  * behind the other at `data`; returns what is behind them. */

@@ -7,16 +7,16 @@
  * activation, the weight's offset, dtypes and what is wanted.
  *
  *     norm_part_statistics(x, int axes, int options) -> (mean, m2)
- *     norm_part_message(x, int axes, int options) -> sent
+ *     norm_part_message(x, int axes, int options, int ranks) -> (sent, room)
  *     norm_apply(x, spread, mean?, addend?, weight?, bias?, int axes, int options, float eps) -> y
- *     norm_backward_statistics(dy, x, rstd, mean?, weight?, int axes, int options)
- *         -> (sent, dweight, dbias)
+ *     norm_backward_statistics(dy, x, rstd, mean?, weight?, int axes, int options, int ranks)
+ *         -> (sent, room, dweight, dbias)
  *     norm_backward_apply(dy, x, spread, mean?, c1?, c2?, y?, addend?, weight?, bias?, int axes,
  *                         int options, float eps) -> (dx, daddend, dweight, dbias)
  *
- * sent is what norm_merge.c takes of a part, one f64 behind the other: the number of elements of
- * its rows, the means of all rows and their m2, 0 where there are no elements; or c1 and c2 of all
- * rows.
+ * sent is what norm_merge.c takes of a part, a row of f64: the number of elements of its rows, the
+ * means of all rows and their m2, 0 where there are no elements; or c1 and c2 of all rows. room is
+ * for what so many ranks send, a row of each, where ranks is not 0.
  *
  * spread is rstd, and mean the mean, of x or of all the parts that x is one of; with OPTION_RUNNING
  * they are the running variance and mean, which do not depend on x. c1 and c2 are what all parts
@@ -32,6 +32,7 @@
 
 #include "calls.h"
 #include "kernels.h"
+#include "run.h"
 
 enum {
     WANTS_DX = 1,
@@ -45,11 +46,6 @@ static int wanted_in(const norm_call *c) {
     return option_field(c->options, WANTED_AT, BYTE_BITS);
 }
 
-static void make_statistic(norm_call *c, role r) {
-    if (!kind_lacks(c->op.kind, r))
-        norm_call_make_dense(c, r, norm_call_kept_axes(c), true, torch.f64);
-}
-
 void norm_part_statistics(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
     INSIDE call = call_enter(NORM_PART_STATISTICS, BOXED);
@@ -59,34 +55,42 @@ void norm_part_statistics(stack_value *stack, uint64_t argument_count, uint64_t 
     norm_call_take(&c, stack, inputs, 1, 1);
     norm_call_view(&c, 0);
     for (int i = 0; i < 2; i++)
-        make_statistic(&c, outputs[i]);
+        norm_call_make_statistic(&c, outputs[i]);
     norm_call_run(&c, PLANISH_STATISTICS, false);
     norm_call_give(&c, stack, outputs, 2);
 }
 
-/* Room for what is sent: `head` numbers and these statistics, of which an RMS norm has the last. */
-static new_tensor new_message(norm_call *c, int64_t head, const role statistics[2], double **data) {
-    const int count = c->op.kind == PLANISH_RMS ? 1 : 2;
-    int64_t size = head + count * norm_call_rows(c), stride;
-    DLTensor view;
-    const new_tensor made = new_dense_tensor(&c->view[ROLE_X], 1, &size, torch.f64, &stride, &view);
-    *data = view.data;
-    norm_call_place(c, statistics + 2 - count, count, *data + head);
-    return made;
+/* What is sent: room for `head` numbers and these statistics, of which an RMS norm has the last; and
+ * room for what `ranks` of them send. */
+typedef struct messages {
+    new_tensor sent, room;
+    double *data;
+} messages;
+
+static void free_messages(messages *m) {
+    free_new_tensor(&m->sent);
+    free_new_tensor(&m->room);
 }
 
-/* Has every number of a message on a GPU be this one. */
-static void fill_on_gpu(new_tensor *sent, double number) {
-    if (torch.cuda_fill) {
-        torch_check(torch.cuda_fill(handle_of(sent), number));
-        return;
-    }
-    const DLTensor on_cpu = {.device = {kDLCPU, 0}}; /* of a torch that lacks it */
-    int64_t size = 1, stride;
+#define MESSAGES __attribute__((cleanup(free_messages))) messages
+
+static void make_messages(messages *m, norm_call *c, int64_t head, const role statistics[2],
+                          stack_value ranks) {
+    const int count = c->op.kind == PLANISH_RMS ? 1 : 2;
+    const DLTensor *x = &c->view[ROLE_X];
+    int64_t sizes[2] = {1, head + count * norm_call_rows(c)}, strides[2];
     DLTensor view;
-    NEW_TENSOR one = new_dense_tensor(&on_cpu, 1, &size, torch.f64, &stride, &view);
-    *(double *)view.data = number;
-    torch_check(torch.copy(handle_of(sent), handle_of(&one), 0));
+    m->sent = new_dense_tensor(x, 2, sizes, torch.f64, strides, &view);
+    m->data = view.data;
+    sizes[0] = (int64_t)ranks;
+    if (sizes[0] > 0)
+        m->room = new_dense_tensor(x, 2, sizes, torch.f64, strides, &view);
+    norm_call_place(c, statistics + 2 - count, count, m->data + head);
+}
+
+static void give_messages(messages *m, stack_value *stack) {
+    const returned_tensors given = {{give_tensor(&m->room), give_tensor(&m->sent), NULL}};
+    give_returned(stack, &given, 2);
 }
 
 void norm_part_message(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
@@ -98,22 +102,19 @@ void norm_part_message(stack_value *stack, uint64_t argument_count, uint64_t ret
     norm_call_take(&c, stack, inputs, 1, 1);
     norm_call_view(&c, 0);
     const DLTensor *x = &c.view[ROLE_X];
-    double *data;
-    NEW_TENSOR sent = new_message(&c, 1, outputs, &data);
+    MESSAGES m = {.data = NULL};
+    make_messages(&m, &c, 1, outputs, stack[3]);
     int64_t elements = 1;
     for (int32_t i = 0; i < x->ndim; i++)
         if (!(norm_call_kept_axes(&c) & PLANISH_AXIS(i)))
             elements *= x->shape[i];
     const int64_t size = 1 + norm_call_rows(&c) * (c.op.kind == PLANISH_RMS ? 1 : 2);
-    if (x->device.device_type == kDLCUDA)
-        fill_on_gpu(&sent, (double)elements); /* all of it, by one launch: the rest is written */
-    else
-        for (int64_t i = 0; i < (elements ? 1 : size); i++)
-            data[i] = (double)elements;
+    const merge_args head = {
+        .second = m.data, .eps = (double)elements, .rows = elements ? 1 : size};
+    run_merge(&head, x->device);
     if (elements)
         norm_call_run(&c, PLANISH_STATISTICS, false);
-    const returned_tensors given = {{give_tensor(&sent), NULL, NULL}};
-    give_returned(stack, &given, 1);
+    give_messages(&m, stack);
 }
 
 void norm_apply(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
@@ -154,14 +155,13 @@ void norm_backward_statistics(stack_value *stack, uint64_t argument_count, uint6
     NORM_CALL c = {.op = op_of(stack[5], stack[6]), .options = stack[6], .rooms = rooms};
     norm_call_take(&c, stack, inputs, 5, 3);
     norm_call_view(&c, 0);
-    double *data;
-    NEW_TENSOR sent = new_message(&c, 0, sums, &data);
+    MESSAGES m = {.data = NULL};
+    make_messages(&m, &c, 0, sums, stack[7]);
     make_gradient(&c, ROLE_DWEIGHT, ROLE_WEIGHT, WANTS_DWEIGHT);
     make_gradient(&c, ROLE_DBIAS, ROLE_BIAS, WANTS_DBIAS);
     norm_call_run(&c, PLANISH_BACKWARD_STATISTICS, false);
-    const returned_tensors given = {{give_tensor(&sent), NULL, NULL}};
-    give_returned(stack, &given, 1);
-    norm_call_give(&c, stack + 1, gradients, 2);
+    give_messages(&m, stack);
+    norm_call_give(&c, stack + 2, gradients, 2);
 }
 
 void norm_backward_apply(stack_value *stack, uint64_t argument_count, uint64_t return_count) {

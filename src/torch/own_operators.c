@@ -46,24 +46,25 @@ static const struct {
      batch_norm},
     {"norm_part_statistics(Tensor x, int axes, int options) -> (Tensor, Tensor)",
      norm_part_statistics},
-    {"norm_part_message(Tensor x, int axes, int options) -> Tensor", norm_part_message},
+    {"norm_part_message(Tensor x, int axes, int options, int ranks) -> (Tensor, Tensor)",
+     norm_part_message},
     {"norm_apply(Tensor x, Tensor spread, Tensor? mean, Tensor? addend, Tensor? weight, Tensor? "
      "bias, int axes, int options, float eps) -> Tensor",
      norm_apply},
     {"norm_backward_statistics(Tensor dy, Tensor x, Tensor rstd, Tensor? mean, Tensor? weight, "
-     "int axes, int options) -> (Tensor, Tensor, Tensor)",
+     "int axes, int options, int ranks) -> (Tensor, Tensor, Tensor, Tensor)",
      norm_backward_statistics},
     {"norm_backward_apply(Tensor dy, Tensor x, Tensor spread, Tensor? mean, Tensor? c1, Tensor? "
      "c2, "
      "Tensor? y, Tensor? addend, Tensor? weight, Tensor? bias, int axes, int options, float eps) "
      "-> (Tensor, Tensor, Tensor, Tensor)",
      norm_backward_apply},
-    {"norm_merge(Tensor x, Tensor sent, int axes, int options, float eps) -> (Tensor, Tensor, "
-     "Tensor)",
-     norm_merge},
-    {"norm_merge_sums(Tensor x, Tensor sent, Tensor shares, int axes, int options) -> (Tensor, "
-     "Tensor)",
-     norm_merge_sums},
+    {"norm_part_apply(Tensor x, Tensor sent, Tensor? weight, Tensor? bias, int axes, int options, "
+     "float eps) -> (Tensor, Tensor, Tensor, Tensor)",
+     norm_part_apply},
+    {"norm_part_backward_apply(Tensor dy, Tensor x, Tensor sent, Tensor shares, Tensor rstd, "
+     "Tensor? mean, Tensor? weight, int axes, int options) -> Tensor",
+     norm_part_backward_apply},
 };
 
 enum { OPERATOR_COUNT = sizeof operators / sizeof *operators, NAME_ROOM = 32 };

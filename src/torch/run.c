@@ -6,9 +6,11 @@
 
 #include <string.h>
 
+#include "../backends.h"
 #include "../bound_call.h"
 #include "stack.h"
 #include "tensor.h"
+#include "thrown.h"
 
 typedef struct work {
     planish_task task;
@@ -118,4 +120,13 @@ planish_status run_norm(const planish_norm *op, planish_pass pass, const planish
 planish_status run_norm_into(const planish_norm *op, planish_pass pass,
                              const planish_tensors *tensors, message error) {
     return run(op, pass, tensors, GENERAL_ANYWHERE, false, error);
+}
+
+void run_merge(const merge_args *m, DLDevice device) {
+    char text[512] = "";
+    void *stream = NULL;
+    if (device.device_type == kDLCUDA)
+        torch_check(torch.get_current_cuda_stream(device.device_id, &stream));
+    throw_status(
+        backend_of(device)->merge(m, device.device_id, stream, (message){text, sizeof text}), text);
 }

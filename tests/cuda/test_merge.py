@@ -92,7 +92,7 @@ def test_its_text_has_the_bits_of_the_cpus_operator(tmp_path: Path, rows: int, r
                     first=None if rms else first,
                     second=second,
                     eps=1e-5,
-                    parts=parts,
+                    parts=len(message),
                     stride=message.stride(0),
                     rows=rows,
                 )
@@ -100,12 +100,25 @@ def test_its_text_has_the_bits_of_the_cpus_operator(tmp_path: Path, rows: int, r
         )
         return results
 
-    mean, rstd, shares = torch.ops.planish.norm_merge(x, sent, axes, options, 1e-5)
+    ops = torch.ops.planish
+    _, mean, rstd, shares = ops.norm_part_apply(x, sent, None, None, axes, options, 1e-5)
     found = made(sent, None)
     assert torch.equal(found[1], rstd.flatten())
     assert torch.equal(found[2], shares)
     assert rms or torch.equal(found[0], mean.flatten())
-    sums = torch.ops.planish.norm_merge_sums(x, sent[:, 1:], shares, axes, options)
-    found = made(sent[:, 1:], shares)
-    assert torch.equal(found[1], sums[1].flatten())
-    assert rms or torch.equal(found[0], sums[0].flatten())
+    sums = made(sent[:, 1:], shares)
+    wanted = torch.zeros(kinds * rows, dtype=torch.float64)
+    for share, of_part in zip(shares, sent[:, 1:], strict=True):
+        wanted += share * of_part
+    assert torch.equal(sums[1], wanted[-rows:])
+    assert rms or torch.equal(sums[0], wanted[:rows])
+    if rms:  # what a dx without a weight makes of dy = 0 and xhat = 1
+        one = torch.ones_like(rstd)
+        dy, ones = torch.zeros(rows, 4).double(), torch.ones(rows, 4).double()
+        beside = sent[:, 1:], shares, one, None, None, axes, options
+        dx = ops.norm_part_backward_apply(dy, ones, *beside)
+        assert torch.equal(dx, -sums[1][:, None].expand(rows, 4))
+    nothing = made(sent[:0], None)
+    assert torch.equal(nothing[1], torch.full((rows,), 1e-5, dtype=torch.float64))
+    assert nothing[0].isnan().all()
+    assert nothing[2].isnan().all()

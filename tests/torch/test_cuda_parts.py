@@ -63,9 +63,7 @@ def test_two_parts_are_as_whole_rows(
     ops, axes = torch.ops.planish, call.pack_axes([1], [1])
     offset = rows % 2
     options = call.pack_options(rms=rms, weight_offset=offset)
-    wanted, of_dx = (
-        call.pack_options(rms=rms, weight_offset=offset, wanted=bits) for bits in (12, 1)
-    )
+    wanted = call.pack_options(rms=rms, weight_offset=offset, wanted=12)
     of_weight = torch.float32 if rows % 3 == 0 and dtype.itemsize == 2 else dtype
     x = random(rows, 2 * cols, dtype=dtype) + 50
     dy = random(rows, 2 * cols, dtype=dtype, seed=1)
@@ -73,25 +71,29 @@ def test_two_parts_are_as_whole_rows(
 
     xs, dys = ([placed(p, layout) for p in t.chunk(2, 1)] for t in (x, dy))
     ws, bs = (t.chunk(2) for t in (weight, bias))
-    sent = torch.stack([ops.norm_part_message(p, axes, options) for p in xs])
-    mean, rstd, shares = merged = ops.norm_merge(xs[0], sent, axes, options, EPS)
-    assert_as_on_the_cpu(merged, ops.norm_merge, xs[0], sent, axes, options, EPS)
+    sent = torch.cat([ops.norm_part_message(p, axes, options, 0)[0] for p in xs])
     b = [None, None] if rms else bs
-    ys = [
-        ops.norm_apply(p, rstd, mean, None, w, o, axes, options, EPS)
+    made = [
+        ops.norm_part_apply(p, sent, w, o, axes, options, EPS)
         for p, w, o in zip(xs, ws, b, strict=True)
     ]
+    ys, known = [m[0] for m in made], made[0][1:]
+    assert all(n is None or torch.equal(n, o) for n, o in zip(known, made[1][1:], strict=True))
+    mean, rstd, shares = known
+    given = xs[0], sent, ws[0], b[0], axes, options, EPS
+    assert_as_on_the_cpu(known, lambda *all: ops.norm_part_apply(*all)[1:], *given)
     made = [
-        ops.norm_backward_statistics(g, p, rstd, mean, w, axes, wanted)
+        ops.norm_backward_statistics(g, p, rstd, mean, w, axes, wanted, 2)
         for g, p, w in zip(dys, xs, ws, strict=True)
     ]
-    again = ops.norm_backward_statistics(dys[0], xs[0], rstd, mean, ws[0], axes, wanted)
-    assert all(a is None or torch.equal(a, o) for a, o in zip(again, made[0], strict=True))
-    sums = torch.stack([m[0] for m in made])
-    c1, c2 = merged = ops.norm_merge_sums(xs[0], sums, shares, axes, options)
-    assert_as_on_the_cpu(merged, ops.norm_merge_sums, xs[0], sums, shares, axes, options)
+    again = ops.norm_backward_statistics(dys[0], xs[0], rstd, mean, ws[0], axes, wanted, 0)
+    assert made[0][1].shape == (2, made[0][0].shape[1])
+    assert again[1] is None
+    for a, o in zip(again[:1] + again[2:], made[0][:1] + made[0][2:], strict=True):
+        assert a is None or torch.equal(a, o)
+    sums = torch.cat([m[0] for m in made])
     dxs = [
-        ops.norm_backward_apply(g, p, rstd, mean, c1, c2, None, None, w, None, axes, of_dx, EPS)[0]
+        ops.norm_part_backward_apply(g, p, sums, shares, rstd, mean, w, axes, options)
         for g, p, w in zip(dys, xs, ws, strict=True)
     ]
 
@@ -106,6 +108,6 @@ def test_two_parts_are_as_whole_rows(
     means_of_g = [g.mean(1, keepdim=True) * (not rms), (g * xhat).mean(1, keepdim=True)]
     dx = (squares + EPS).rsqrt() * (g - means_of_g[0] - xhat * means_of_g[1])
     assert_near(torch.cat(dxs, 1), dx, dtype)
-    for found, right in ((1, dy.double() * xhat), (2, dy.double())):
+    for found, right in ((2, dy.double() * xhat), (3, dy.double())):
         of_both = torch.cat([m[found] for m in made])
         assert_near(of_both, right.sum(0), of_weight, rows)

@@ -167,22 +167,24 @@ def _fakes() -> bool:
         options = call.pack_options(rms=rms, wanted=12)
         m = None if rms else mean
         check(ops.norm_part_statistics, (x, axes, options), test_utils=tests)
-        check(ops.norm_part_message, (x, axes, options), test_utils=tests)
+        for ranks in (0, 3):
+            check(ops.norm_part_message, (x, axes, options, ranks), test_utils=tests)
+            given = (dy, x, rstd, m, weight, axes, options, ranks)
+            check(ops.norm_backward_statistics, given, test_utils=tests)
         check(
             ops.norm_apply,
             (x, rstd, m, None, weight, None, axes, options, 1e-5),
             test_utils=tests,
-        )
-        check(
-            ops.norm_backward_statistics, (dy, x, rstd, m, weight, axes, options), test_utils=tests
         )
         options = call.pack_options(rms=rms, wanted=1)
         rest = (dy, x, rstd, m, m, rstd, None, None, weight, None, axes, options, 1e-5)
         check(ops.norm_backward_apply, rest, test_utils=tests)
         sent = torch.rand(3, 1 + (1 if rms else 2) * x.numel() // x.shape[-1]).double()
         shares = torch.rand(3).double()
-        check(ops.norm_merge, (x, sent, axes, options, 1e-5), test_utils=tests)
-        check(ops.norm_merge_sums, (x, sent[:, 1:], shares, axes, options), test_utils=tests)
+        given = (x, sent, weight, None if rms else weight, axes, options, 1e-5)
+        check(ops.norm_part_apply, given, test_utils=tests)
+        given = (dy, x, sent[:, 1:], shares, rstd, m, weight, axes, options)
+        check(ops.norm_part_backward_apply, given, test_utils=tests)
     return True
 
 
@@ -207,7 +209,7 @@ def test_what_parts_sent_is_merged_by_their_sizes(rms: bool) -> None:
         m2 = (part - mean[:, None]).square().sum(1)
         sent.append(torch.cat([mean.new_tensor([part.shape[1]]), *statistics, m2]))
     messages = torch.stack(sent)
-    mean, rstd, shares = ops.norm_merge(whole, messages, axes, options, 0.5)
+    y, mean, rstd, shares = ops.norm_part_apply(whole, messages, None, None, axes, options, 0.5)
     center = torch.zeros(5, 1) if rms else whole.mean(1, True)
     wanted = ((whole - center).square().mean(1, True) + 0.5).rsqrt()
     torch.testing.assert_close(rstd, wanted, rtol=1e-13 if rms else 1e-8, atol=0)
@@ -215,20 +217,25 @@ def test_what_parts_sent_is_merged_by_their_sizes(rms: bool) -> None:
     if not rms:
         torch.testing.assert_close(mean, center, rtol=1e-15, atol=0)
     assert shares.tolist() == pytest.approx([3 / 12, 0, 8 / 12, 1 / 12])
-    c1, c2 = ops.norm_merge_sums(whole, messages[:, 1:], shares, axes, options)
+    torch.testing.assert_close(y, (whole - center) * rstd)
     sums = (shares[:, None] * messages[:, 1:]).sum(0).view(-1, 5, 1)
-    torch.testing.assert_close(c2, sums[-1])
-    assert c1 is None if rms else torch.equal(c1, sums[0])
+    c1, c2 = 0 if rms else sums[0], sums[-1]
+    dy = torch.randn(5, 12, generator=make, dtype=torch.float64)
+    known = shares, rstd, mean, None
+    dx = ops.norm_part_backward_apply(dy, whole, messages[:, 1:], *known, axes, options)
+    torch.testing.assert_close(dx, rstd * (dy - c1 - y * c2))
 
 
 def test_messages_that_are_no_statistics_of_these_rows_are_refused() -> None:
     from planish.operators import call
 
     x, axes = torch.randn(5, 8), call.pack_axes([1], [1])
-    merge, options = torch.ops.planish.norm_merge, call.pack_options(rms=True)
+    ops, options = torch.ops.planish, call.pack_options(rms=True)
     sent = torch.rand(2, 6, dtype=torch.float64)
-    for wrong in (sent.float(), sent[:, :5], sent.flatten(), sent.T.contiguous().T):
+    for wrong in (sent.float(), sent[:, :5], sent.flatten(), sent.T.contiguous().T, sent[:0]):
         with pytest.raises(RuntimeError, match="a dense row of f64 for each part"):
-            merge(x, wrong, axes, options, 1e-5)
+            ops.norm_part_apply(x, wrong, None, None, axes, options, 1e-5)
+    rstd = torch.ones(5, 1, dtype=torch.float64)
     with pytest.raises(RuntimeError, match="one f64 for each part"):
-        torch.ops.planish.norm_merge_sums(x, sent[:, 1:], sent[0], axes, options)
+        known = sent[0], rstd, None, None
+        ops.norm_part_backward_apply(x, x, sent[:, 1:], *known, axes, options)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch
 from torch import Tensor
 
-__all__ = ["agree", "checked", "group_of"]
+__all__ = ["agree", "checked", "group_of", "is_asked"]
 
 _asked: contextvars.ContextVar[bool] = contextvars.ContextVar("planish_checked", default=False)
 
@@ -40,7 +40,8 @@ def checked() -> Iterator[None]:
         _asked.reset(token)
 
 
-def _is_asked() -> bool:
+def is_asked() -> bool:
+    """Whether the ranks are to compare what they were given."""
     if torch.compiler.is_compiling():
         return False
     debug: Any = dist
@@ -50,13 +51,14 @@ def _is_asked() -> bool:
 def group_of(function: str, group: Any) -> dist.ProcessGroup:
     """The process group that is meant: None for that of all processes, a mesh of one axis for its
     group."""
-    if not dist.is_available() or not dist.is_initialized():
+    world: Any = dist.group.WORLD if dist.is_available() else None
+    if world is None:
         raise RuntimeError(
             f"{function}: Default process group has not been initialized, please make sure to call "
             "init_process_group."
         )
     if group is None:
-        return dist.group.WORLD  # type: ignore[return-value]
+        return world  # type: ignore[no-any-return]
     if isinstance(group, dist.device_mesh.DeviceMesh):
         if group.ndim != 1:
             raise ValueError(
@@ -86,7 +88,7 @@ def agree(
 ) -> None:
     """Raises on every rank where these are not those of each other rank. ``tensors``: by name, with
     the axes that are sharded, whose sizes may differ."""
-    if not _is_asked():
+    if not is_asked():
         return
     named = [
         f"{name}: {'None' if tensor is None else _described(tensor, frozenset(sharded))}"

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from planish.distributed.agreement import agree, group_of
+from planish.distributed.agreement import agree, group_of, is_asked
 from planish.distributed.checks import check_part, pieces_of
 from planish.functions import stages
-from planish.operators import call, parts
+from planish.operators import call, kept, parts
 from planish.operators.arguments import (
     axes_of,
     check_optional,
@@ -87,6 +87,12 @@ def _norm(
     reproducible_shards: int | None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
+    key = None
+    if reproducible_shards is None and not is_asked():
+        key = kept.key_of((function, eps, dims, weight_offset, out_dtype), (x, weight, bias))
+    known = kept.find(key)
+    if known is not None:
+        return parts.norm(known, group_of(function, group), x, weight, bias, plain=True)
     check_part(function, "x", x)
     check_optional(function, weight=weight, bias=bias)
     group = group_of(function, group)
@@ -108,10 +114,12 @@ def _norm(
         weight_offset=weight_offset,
         reproducible_shards=reproducible_shards,
     )
-    norm, weight = _norm_of(
+    norm, shifted = _norm_of(
         x, weight, reduce, reduce, eps, rms, weight_offset, out_dtype, cut, pieces
     )
-    return parts.norms((norm,), group, x, weight, bias)[0]
+    if shifted is weight:
+        kept.keep(key, norm)
+    return parts.norm(norm, group, x, shifted, bias)
 
 
 def _parameter(tensor: Tensor | None) -> tuple[Tensor | None, Any]:
@@ -322,7 +330,7 @@ def group_norm(
     norm, weight = _norm_of(
         rows, weight, reduce, [1, 2], eps, False, weight_offset, None, cut, pieces
     )
-    return parts.norms((norm,), group, rows, weight, bias)[0].view(x.shape)
+    return parts.norm(norm, group, rows, weight, bias).view(x.shape)
 
 
 def qk_norm(

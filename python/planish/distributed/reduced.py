@@ -69,7 +69,7 @@ def _all_gather(own: Tensor, size: int, group: dist.ProcessGroup) -> Tensor:
         return peers.all_gather(own, room)
     if own.shape[0] != each:
         own = torch.cat([own, own.new_zeros((each - own.shape[0], *own.shape[1:]))])
-    return parts.gather(own.contiguous(), group).flatten(0, 1)[:size]
+    return parts.gather(own.contiguous(), group)[:size]
 
 
 class _ReduceScatter(torch.autograd.Function):
@@ -106,7 +106,7 @@ class _Shared(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
         wide = d if d.dtype == torch.float64 else d.float()
-        return parts.gather(wide.contiguous(), ctx.group).sum(0).to(d.dtype), None
+        return parts.gather(wide.contiguous()[None], ctx.group).sum(0).to(d.dtype), None
 
 
 # ---- The ways ------------------------------------------------------------------------------------

@@ -19,10 +19,10 @@ __all__ = [
     "batch",
     "forward",
     "into",
-    "merge",
-    "merge_sums",
     "pair",
     "pair_backward",
+    "part_apply",
+    "part_backward_apply",
     "part_message",
     "part_statistics",
     "quantized",
@@ -230,25 +230,43 @@ def part_statistics(x: Tensor, axes: int, options: int) -> tuple[Tensor | None, 
     return _row_statistics(x, axes, options)
 
 
-def _message(head: int, x: Tensor, axes: int, options: int) -> Tensor:
+def _message(
+    head: int, x: Tensor, axes: int, options: int, ranks: int
+) -> tuple[Tensor, Tensor | None]:
     first, second = _row_statistics(x, axes, options)
-    return second.new_empty(head + second.numel() * (1 if first is None else 2))
+    length = head + second.numel() * (1 if first is None else 2)
+    return second.new_empty(1, length), second.new_empty(ranks, length) if ranks else None
 
 
-def part_message(x: Tensor, axes: int, options: int) -> Tensor:
-    return _message(1, x, axes, options)
+def part_message(x: Tensor, axes: int, options: int, ranks: int) -> tuple[Tensor, Tensor | None]:
+    return _message(1, x, axes, options, ranks)
 
 
-def merge(
-    x: Tensor, sent: Tensor, axes: int, options: int, eps: float
-) -> tuple[Tensor | None, Tensor, Tensor]:
-    return *_row_statistics(x, axes, options), sent.new_empty(sent.shape[0])
+def part_apply(
+    x: Tensor,
+    sent: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    axes: int,
+    options: int,
+    eps: float,
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    y = torch.empty_like(x, dtype=call.dtype_in(options) or x.dtype)
+    return y, *_row_statistics(x, axes, options), sent.new_empty(sent.shape[0])
 
 
-def merge_sums(
-    x: Tensor, sent: Tensor, shares: Tensor, axes: int, options: int
-) -> tuple[Tensor | None, Tensor]:
-    return _row_statistics(x, axes, options)
+def part_backward_apply(
+    dy: Tensor,
+    x: Tensor,
+    sent: Tensor,
+    shares: Tensor,
+    rstd: Tensor,
+    mean: Tensor | None,
+    weight: Tensor | None,
+    axes: int,
+    options: int,
+) -> Tensor:
+    return torch.empty_like(x)
 
 
 def apply(
@@ -276,12 +294,13 @@ def backward_statistics(
     weight: Tensor | None,
     axes: int,
     options: int,
+    ranks: int,
 ) -> tuple[Tensor | None, ...]:
     sizes = [x.shape[axis] for axis in call.axes_of(axes, 1)]
     dtype = x.dtype if weight is None else weight.dtype
     wanted = call.wanted_in(options)
     gradients = [_dense(x, sizes, dtype) if want else None for want in wanted[2:4]]
-    return _message(0, x, axes, options), *gradients
+    return *_message(0, x, axes, options, ranks), *gradients
 
 
 def backward_apply(

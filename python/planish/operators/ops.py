@@ -186,8 +186,8 @@ _PARTS: dict[str, Any] = {
     "norm_part_message": fakes.part_message,
     "norm_part_statistics": fakes.part_statistics,
     "norm_backward_statistics": fakes.backward_statistics,
-    "norm_merge": fakes.merge,
-    "norm_merge_sums": fakes.merge_sums,
+    "norm_part_apply": fakes.part_apply,
+    "norm_part_backward_apply": fakes.part_backward_apply,
 }
 
 

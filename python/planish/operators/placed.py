@@ -80,7 +80,7 @@ def norm(
     axes = call.pack_axes(problem.reduce, problem.affine)
     part = parts.Norm(axes, call.pack_options(rms=problem.rms), problem.eps)
     local = [_local(given, parameter, problem.affine) for parameter in (weight, bias)]
-    y = parts.norms((part,), mesh.get_group(at), given.to_local(), *local)[0]
+    y = parts.norm(part, mesh.get_group(at), given.to_local(), *local)
     return tensor.DTensor.from_local(  # type: ignore[no-any-return]
         y, mesh, given.placements, run_check=False, shape=x.shape, stride=x.stride()
     )

@@ -7,6 +7,7 @@ take and return); ops.py has them as the dispatcher does.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,20 +19,35 @@ __all__ = [
     "BACKWARD",
     "FORWARD",
     "INTO",
+    "KEYS",
     "PAIR",
     "PAIR_BACKWARD",
     "QUANTIZED",
     "STATISTICS",
+    "at",
+    "is_profiled",
     "of",
     "unrecorded",
 ]
 
-_CPU, _CUDA = (
+#: Of kernels on the CPU, and on CUDA.
+KEYS = _CPU, _CUDA = tuple(
     torch._C.DispatchKeySet(key) for key in (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
 )
 _profiler = torch.autograd.profiler
 
 library().define()  # at import: tracing must not come across it
+
+
+def is_profiled() -> bool:
+    """Whether torch's profiler is at work, which sees what is dispatched."""
+    return bool(_profiler._is_profiler_enabled)
+
+
+def at(keys: Any, name: str) -> Callable[..., Any]:
+    """One operator on the device of these keys, where nothing is asked any more."""
+    overload = getattr(torch.ops.planish, name).default
+    return functools.partial(overload._handle.redispatch_boxed, keys)
 
 
 def of(name: str) -> Callable[..., Any]:
@@ -42,7 +58,7 @@ def of(name: str) -> Callable[..., Any]:
     def run(*arguments: Any) -> Any:
         x = arguments[0]
         keys = _CPU if x.is_cpu else _CUDA if x.is_cuda else None
-        if keys is None or _profiler._is_profiler_enabled:  # which sees what is dispatched
+        if keys is None or _profiler._is_profiler_enabled:
             with below_autograd():
                 return operator(*arguments)
         return redispatch(keys, *arguments)

@@ -67,7 +67,7 @@ class _SyncBatchNorm(torch.autograd.Function):
         group: Any,
     ) -> Tensor:
         channels, axes = x.shape[1], batch_ops.axes_of(x.dim())
-        sent = torch.ops.planish.norm_part_message(x, axes, 0)
+        sent, _ = torch.ops.planish.norm_part_message(x, axes, 0, 0)
         mean, m2, count = merge(list(parts.gather(sent, group)), channels)
         rstd = (m2 / count + eps).rsqrt()
         _update(running_mean, mean, momentum)

@@ -10,8 +10,8 @@ typedef struct merge_args {
     const double *shares;   /* of c1 and c2: of each part; NULL: of statistics, where n is sent */
     double *made_shares;    /* of statistics */
     double *first, *second; /* mean and rstd, or c1 and c2; first NULL: of an RMS norm */
-    double eps;
-    i64 parts, stride, rows;
+    double eps;              /* without parts: what each row's second becomes */
+    i64 parts, stride, rows; /* stride: from part to part */
 } merge_args;
 
 #endif

@@ -5,8 +5,9 @@
  *     share = n / sum of n       mean = sum of share * mean       m2 = sum of m2 + n (mean - mean of all)^2
  *     rstd = 1 / sqrt(m2 / sum of n + eps)
  *
- * (Chan, Golub, LeVeque 1983); of an RMS norm without means. Or c1 and c2, by shares that are given. It is
- * launched behind whatever ran before, and waits for nothing itself. src/cpu/cpu_merge.c says the same in C.
+ * (Chan, Golub, LeVeque 1983); of an RMS norm without means. Or c1 and c2, by shares that are given. Or, of no
+ * part, eps for each row. It is launched behind whatever ran before, and waits for nothing itself.
+ * src/cpu/cpu_merge.c says the same in C.
  */
 #include "../arguments/merge_args.h"
 
@@ -30,6 +31,11 @@ __device__ __forceinline__ double count_of_all(const merge_args &args) {
 
 extern "C" __global__ void __launch_bounds__(MERGE_THREADS) planish_merge(const merge_args args) {
     const i64 row = (i64)blockIdx.x * MERGE_THREADS + threadIdx.x, second = args.first ? args.rows : 0;
+    if (!args.parts) {
+        if (row < args.rows)
+            args.second[row] = args.eps;
+        return;
+    }
     if (args.shares) {
         if (row < args.rows) {
             if (args.first)
