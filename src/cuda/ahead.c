@@ -3,6 +3,8 @@
 #include "buffers.h"
 #include "cuda/backend.h"
 #include "cuda/cache.h"
+#include "cuda/common/merge.h"
+#include "cuda/jit.h"
 #include "cuda/key.h"
 #include "sized.h"
 
@@ -46,7 +48,11 @@ planish_status planish_pack_prepare(const planish_gpu *gpu, const planish_norm *
     cuda_plan_make(&plan, &steps, &p, &norm, &limits);
     void *buffers[ROLE_COUNT];
     buffers_of(&own_tensors, buffers);
-    return cuda_plan_prepare(&plan, buffers, error);
+    status = cuda_plan_prepare(&plan, buffers, error);
+    if (status || (pass != PLANISH_STATISTICS && pass != PLANISH_BACKWARD_STATISTICS))
+        return status;
+    const cuda_spec merge = cuda_merge_spec(); /* what puts the statistics of parts together */
+    return jit_prepare(&merge, limits.arch, error);
 }
 
 int planish_pack_takes(const void *file, size_t bytes) {

@@ -14,9 +14,10 @@ typedef struct planish_gpu {
 
 /*
  * Compiles into the cache folder what planish_norm_run of these tensors needs on such a GPU,
- * without one. Of the data pointers only the alignment counts; the tensors' device is kDLCUDA.
- * Errors: as planish_norm_run; ARGUMENT: no such GPU; UNAVAILABLE: no NVRTC, or one that does not
- * know the architecture; FILE: what was compiled could not be kept.
+ * without one; of statistics, also what puts those of several parts together. Of the data pointers
+ * only the alignment counts; the tensors' device is kDLCUDA. Errors: as planish_norm_run; ARGUMENT:
+ * no such GPU; UNAVAILABLE: no NVRTC, or one that does not know the architecture; FILE: what was
+ * compiled could not be kept.
  */
 PLANISH_API planish_status planish_pack_prepare(const planish_gpu *gpu, const planish_norm *op,
                                                 planish_pass pass, const planish_tensors *tensors,

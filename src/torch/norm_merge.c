@@ -1,6 +1,6 @@
 /*
- * planish's operators behind an exchange: they put together what the parts of rows sent, and run the
- * pass that needs it (norm_parts.c has the passes before; python/planish/operators/parts.py the
+ * planish's operators behind an exchange: they put together what the parts of rows sent, and run
+ * the pass that needs it (norm_parts.c has the passes before; python/planish/operators/parts.py the
  * exchange). Axes and options are those of options.h; of these OPTION_RMS, the weight's offset and
  * y's dtype.
  *
@@ -9,9 +9,9 @@
  *     norm_part_backward_apply(dy, x, sent, shares, rstd, mean?, weight?, int axes, int options)
  *         -> dx
  *
- * x is this rank's part. sent is f64, a dense row for each part: forward its number of elements, the
- * means of all rows (RMS: none), then their m2; backward c1 (RMS: none), then c2. Parts are taken in
- * their order, so that whoever merges the same parts has the same bits:
+ * x is this rank's part. sent is f64, a dense row for each part: forward its number of elements,
+ * the means of all rows (RMS: none), then their m2; backward c1 (RMS: none), then c2. Parts are
+ * taken in their order, so that whoever merges the same parts has the same bits:
  *
  *     share_p = n_p / sum of n          mean = sum of share_p mean_p
  *     m2 = sum of m2_p + n_p (mean_p - mean)^2 (Chan, Golub, LeVeque 1983)
@@ -31,8 +31,8 @@ static merge_args arguments_of(const norm_call *c, const DLTensor *sent, int64_t
                                role second) {
     const int64_t rows = norm_call_rows(c), kinds = c->op.kind == PLANISH_RMS ? 1 : 2;
     if (sent->ndim != 2 || !view_is_double(sent) || sent->shape[0] < 1 ||
-        sent->shape[1] != head + kinds * rows ||
-        (sent->shape[1] > 1 && sent->strides[1] != 1) || !same_device(sent, &c->view[ROLE_X]))
+        sent->shape[1] != head + kinds * rows || (sent->shape[1] > 1 && sent->strides[1] != 1) ||
+        !same_device(sent, &c->view[ROLE_X]))
         torch_throw("planish: sent must be a dense row of f64 for each part, with what was sent of "
                     "each of x's rows, on x's device");
     return (merge_args){.sent = sent->data,

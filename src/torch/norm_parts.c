@@ -60,8 +60,8 @@ void norm_part_statistics(stack_value *stack, uint64_t argument_count, uint64_t 
     norm_call_give(&c, stack, outputs, 2);
 }
 
-/* What is sent: room for `head` numbers and these statistics, of which an RMS norm has the last; and
- * room for what `ranks` of them send. */
+/* What is sent: room for `head` numbers and these statistics, of which an RMS norm has the last;
+ * and room for what `ranks` of them send. */
 typedef struct messages {
     new_tensor sent, room;
     double *data;

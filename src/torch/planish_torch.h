@@ -99,7 +99,8 @@ PLANISH_API uint32_t planish_torch_enabled(void);
  * norm_statistics; quantized_norm and norm_into; norm_pair and norm_pair_backward, for two norms at
  * once; batch_norm; norm_part_statistics, norm_part_message, norm_apply, norm_backward_statistics,
  * norm_backward_apply, norm_part_apply and norm_part_backward_apply, for statistics that are given,
- * or those of parts of rows) once per process; later calls do nothing. Errors: as planish_torch_enable.
+ * or those of parts of rows) once per process; later calls do nothing. Errors: as
+ * planish_torch_enable.
  */
 PLANISH_API planish_status planish_torch_define(char *message, size_t message_bytes);
 

@@ -37,7 +37,8 @@ planish_status run_norm_if_fast(const planish_norm *op, planish_pass pass,
 planish_status run_norm_if_faster(const planish_norm *op, planish_pass pass,
                                   const planish_tensors *tensors, message error);
 
-/* Merges on this device (merge.h), on a GPU on torch's current stream; throws what the library says. */
+/* Merges on this device (merge.h), on a GPU on torch's current stream; throws what the library
+ * says. */
 void run_merge(const merge_args *m, DLDevice device);
 
 #endif

@@ -165,6 +165,18 @@ def test_a_list_of_norms_leaves_kernels_out(machine: Machine) -> None:
     assert not list(machine.folder.glob(".new-*"))
 
 
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+def test_parts_of_rows_come_with_what_merges_them(machine: Machine, kind: str) -> None:
+    out, rows = machine.folder / f"parts-{kind}.pack", {"kind": kind, **HALF, "rows": [1, 4096]}
+    whole, parts = rows, {**rows, "passes": ["parts"]}
+    for item, is_there in ((whole, False), (parts, True)):
+        done = machine.pack(str(out), "--norms", machine.norms(item), "--gpu", "H200")
+        assert done.returncode == 0, done.stderr
+        assert (b"planish_merge" in out.read_bytes()) == is_there
+        text = machine.without_nvrtc("-c", ROWS, json.dumps(parts), PLANISH_PACK=str(out))
+        assert (text == "[]\n") == is_there, text
+
+
 def test_wrong_orders_are_not_told(machine: Machine, compiled: list[str]) -> None:
     out = machine.folder / "wrong.pack"
     out.write_text("as it was")
@@ -179,6 +191,8 @@ def test_wrong_orders_are_not_told(machine: Machine, compiled: list[str]) -> Non
         ({"cols": 8, "dtype": "float"}, "dtype is 'float'; known are f32"),
         ({"cols": 8, "colour": 1}, "a field is 'colour'"),
         ({"cols": 8, "rows": "many"}, "rows has 'many'"),
+        ({"cols": 8, "passes": ["halves"]}, "passes is 'halves'; known are forward, backward"),
+        ({"kind": "l2", "cols": 8, "passes": ["parts"]}, "wanted one of layer or rms"),
         ({"shape": [None, 8], "reduce": [7], "rows": 1}, "reduce_axes is 0x80"),
     ]
     for item, words in items:

@@ -15,7 +15,8 @@ PLANISH_PACK=OUT or planish.load_pack("OUT") then loads it. LIST.json is a list 
   weight      dtype, or null for none; else dtype's
   bias        the same; else none for rms
   statistics  dtype of mean and rstd, or null for none in forward; else f32, or f64 with f64
-  passes      list of "forward", "backward"; else both
+  passes      list of "forward", "backward"; else both. "parts": those of planish.distributed, cols
+              being what one GPU has of a row
   gradients   of backward: list of "dx", "dweight", "dbias"; else all
   offset      1 for weights stored around zero; else 0
   alignment   of every tensor's data in bytes, a number or a list; else 16

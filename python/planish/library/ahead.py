@@ -56,8 +56,8 @@ class _Wanted(NamedTuple):
     reduce: list[int]
     affine: list[int]
     rows: list[int]
-    #: Role -> dtype of forward's tensors, and of backward's.
-    passes: dict[str, dict[str, str]]
+    #: planish_pass, and role -> dtype of its tensors.
+    passes: list[tuple[int, dict[str, str]]]
     offset: int
     alignments: list[int]
 
@@ -90,8 +90,8 @@ def _row_classes() -> list[int]:
     return found
 
 
-def _roles(item: dict[str, Any], kind: str) -> dict[str, dict[str, str]]:
-    """The tensors of each pass with their dtypes."""
+def _roles(item: dict[str, Any], kind: str) -> list[tuple[int, dict[str, str]]]:
+    """Each pass, and its tensors with their dtypes."""
     dtype = _choice(item.get("dtype", "f32"), "dtype", _DTYPES)
     maybe = (*_DTYPES, None)
     weight = _choice(item.get("weight", dtype), "weight", maybe)
@@ -104,17 +104,31 @@ def _roles(item: dict[str, Any], kind: str) -> dict[str, dict[str, str]]:
     for name in _listed(item.get("gradients", list(gradients))):
         _choice(name, "gradients", gradients)
     kept = {n: t for n, t in gradients.items() if n in item.get("gradients", gradients)}
-    passes: dict[str, dict[str, str | None]] = {
-        "forward": {"x": dtype, "y": dtype, **parameters, **dict.fromkeys(means, statistics)},
-        "backward": {
-            **dict.fromkeys(("x", "dy"), dtype),
-            "weight": weight,
-            **dict.fromkeys(means, statistics or exact),
-            **kept,
-        },
+    both = dict.fromkeys(("x", "dy"), dtype)
+    # Of parts of rows, with what stands between the halves, as src/torch/norm_parts.c has it.
+    whole, sums = dict.fromkeys(means, "f64"), dict.fromkeys(["c1", "c2"][-len(means) :], "f64")
+    passes: dict[str, list[tuple[int, dict[str, str | None]]]] = {
+        "forward": [
+            (0, {"x": dtype, "y": dtype, **parameters, **dict.fromkeys(means, statistics)})
+        ],
+        "backward": [
+            (1, {**both, "weight": weight, **dict.fromkeys(means, statistics or exact), **kept})
+        ],
+        "parts": [
+            (3, {"x": dtype, **dict.fromkeys(["mean", "m2"][-len(means) :], "f64")}),
+            (4, {"x": dtype, "y": dtype, **parameters, **whole}),
+            (5, {**both, "weight": weight, **whole, **sums, **kept, "dx": None}),
+            (1, {**both, "weight": weight, **whole, **sums, "dx": kept.get("dx")}),
+        ],
     }
-    wanted = [_choice(n, "passes", passes) for n in _listed(item.get("passes", list(passes)))]
-    return {name: {role: t for role, t in passes[name].items() if t is not None} for name in wanted}
+    wanted = _listed(item.get("passes", ["forward", "backward"]))
+    if kind == "l2" and "parts" in wanted:
+        raise Problem("passes has 'parts' of an l2 norm; wanted one of layer or rms")
+    return [
+        (number, {role: t for role, t in roles.items() if t is not None})
+        for name in wanted
+        for number, roles in passes[_choice(name, "passes", passes)]
+    ]
 
 
 def _wanted(item: Any) -> _Wanted:
@@ -175,7 +189,7 @@ class _Job(NamedTuple):
     reduce: list[int]
     affine: list[int]
     offset: int
-    backward: bool
+    direction: int
     shape: list[int | None]
     rows: list[int]
     dtypes: dict[str, str]
@@ -190,15 +204,15 @@ def _jobs(norms: list[_Wanted], gpus: Sequence[Gpu]) -> list[_Job]:
             wanted.reduce,
             wanted.affine,
             wanted.offset,
-            name == "backward",
+            direction,
             shape,
             wanted.rows,
             dtypes,
             alignment,
         )
         for wanted in norms
-        for gpu, shape, (name, dtypes), alignment in itertools.product(
-            gpus, wanted.shapes, wanted.passes.items(), wanted.alignments
+        for gpu, shape, (direction, dtypes), alignment in itertools.product(
+            gpus, wanted.shapes, wanted.passes, wanted.alignments
         )
     ]
 
@@ -219,7 +233,7 @@ def _tensors(job: _Job, rows: int) -> structs.Tensors:
     shape = [rows, *(size or 1 for size in job.shape[1:])]
     every = set(range(len(shape)))
     axes = {role: set(job.affine) for role in ("weight", "bias", "dweight", "dbias")}
-    axes |= {role: every - set(job.reduce) for role in ("mean", "rstd")}
+    axes |= {role: every - set(job.reduce) for role in ("mean", "rstd", "m2", "c1", "c2")}
     tensors = structs.Tensors(ctypes.sizeof(structs.Tensors))
     for role, dtype in job.dtypes.items():
         own = axes.get(role, every)
@@ -244,7 +258,7 @@ def _prepare(job: _Job) -> str:
     for rows in job.rows:
         try:
             library().pack_prepare(
-                structs.Gpu(*job.gpu, 1), _norm(job), int(job.backward), _tensors(job, rows)
+                structs.Gpu(*job.gpu, 1), _norm(job), job.direction, _tensors(job, rows)
             )
         except RuntimeError as error:
             return f"{rows} x {job.shape[1:]}: {error}"

@@ -6,10 +6,10 @@
 enum { MERGE_THREADS = 128 };
 
 typedef struct merge_args {
-    const double *sent;     /* [parts][stride]: (n,) what is first of each row, what is second */
-    const double *shares;   /* of c1 and c2: of each part; NULL: of statistics, where n is sent */
-    double *made_shares;    /* of statistics */
-    double *first, *second; /* mean and rstd, or c1 and c2; first NULL: of an RMS norm */
+    const double *sent;      /* [parts][stride]: (n,) what is first of each row, what is second */
+    const double *shares;    /* of c1 and c2: of each part; NULL: of statistics, where n is sent */
+    double *made_shares;     /* of statistics */
+    double *first, *second;  /* mean and rstd, or c1 and c2; first NULL: of an RMS norm */
     double eps;              /* without parts: what each row's second becomes */
     i64 parts, stride, rows; /* stride: from part to part */
 } merge_args;
