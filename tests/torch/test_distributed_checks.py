@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -82,7 +83,7 @@ def test_without_a_process_group() -> None:
 # ---- Ranks that disagree -------------------------------------------------------------------------
 
 
-def _disagreeing(what: str) -> tuple[str, str]:
+def _disagreeing(what: str, how: str) -> tuple[str, str]:
     rank = dist.get_rank()
     x, eps, wants = torch.randn(4, 8), 1e-5, False
     if rank == 1:
@@ -96,16 +97,24 @@ def _disagreeing(what: str) -> tuple[str, str]:
             wants = True
     x.requires_grad_(wants)
     weight = torch.ones(8) if what == "weight" and rank == 0 else None
-    with planish.distributed.checked():
+    planish.distributed.rms_norm(x[:4].float().detach(), weight, eps)  # a call that is known
+    levels: Any = dist.DebugLevel  # type: ignore[attr-defined]
+    if how == "TORCH_DISTRIBUTED_DEBUG":
+        dist.set_debug_level(levels.DETAIL)  # type: ignore[attr-defined]
         found = _error_of(lambda: planish.distributed.rms_norm(x, weight, eps))
+        dist.set_debug_level(levels.OFF)  # type: ignore[attr-defined]
+    else:
+        with planish.distributed.checked():
+            found = _error_of(lambda: planish.distributed.rms_norm(x, weight, eps))
     y = planish.distributed.rms_norm(torch.randn(4, 8 + rank))  # the group is as it was
     assert y.shape == (4, 8 + rank)
     return found
 
 
+@pytest.mark.parametrize("how", ["checked", "TORCH_DISTRIBUTED_DEBUG"])
 @pytest.mark.parametrize("what", ["rows", "dtype", "eps", "gradient", "weight"])
-def test_ranks_that_disagree_raise_the_same_sentence_on_every_rank(what: str) -> None:
-    first, second = run(2, _disagreeing, what)
+def test_ranks_that_disagree_raise_the_same_sentence_on_every_rank(what: str, how: str) -> None:
+    first, second = run(2, _disagreeing, what, how)
     assert first == second
     assert first[0] == "RuntimeError"
     assert "the ranks of the group disagree" in first[1]
@@ -121,6 +130,21 @@ def _agreeing() -> int:
 
 def test_ranks_that_agree_go_on() -> None:
     assert run(2, _agreeing) == [1, 1]
+
+
+def _one_fails() -> None:
+    if dist.get_rank() == 1:
+        os._exit(1)
+    planish.distributed.rms_norm(torch.randn(4, 8))
+
+
+def test_where_a_rank_failed_the_others_raise() -> None:
+    with pytest.raises(pytest.fail.Exception) as failed:
+        run(2, _one_fails, limit=60)
+    said = str(failed.value)
+    assert "rank 1 ended without a word" in said
+    assert "RuntimeError" in said.partition("rank 1 ended")[0], said
+    assert "did nothing" not in said
 
 
 # ---- torch.compile -------------------------------------------------------------------------------

@@ -105,6 +105,42 @@ def test_weight_offset() -> None:
         assert _ulps(torch.float32, got, wanted) <= 4
 
 
+def _known() -> bool:
+    """A call again with other numbers, dtypes, sizes, groups and options."""
+    mesh, rank = dist.init_device_mesh("cpu", (2,)), dist.get_rank()
+    alone = [dist.new_group([of]) for of in range(2)][rank]
+    norm = planish.distributed.layer_norm
+    for dtype, columns, repeat in (
+        (torch.float32, 8, 2),
+        (torch.bfloat16, 8, 1),
+        (torch.float64, 5, 2),
+    ):
+        for _ in range(repeat):
+            parts = [torch.randn(3, columns).to(dtype) for _ in range(2)]
+            for part in parts:
+                dist.broadcast(part, 0)
+            x, wide = parts[rank], torch.cat(parts, 1).double()
+            of_all = torch.nn.functional.layer_norm(wide, (2 * columns,)).chunk(2, 1)[rank]
+            of_part = torch.nn.functional.layer_norm(x.double(), (columns,))
+            weight = torch.full((columns,), 2.0, dtype=dtype)
+            for y, wanted in (
+                (norm(x), of_all),
+                (norm(x, group=mesh), of_all),
+                (norm(x, group=alone), of_part),
+                (norm(x, weight, weight), of_all * 2 + 2),
+                (norm(x, weight, weight_offset=1.0), of_all * 3),
+                (norm(x, weight, weight_offset=0.5), of_all * 2.5),
+                (norm(x.requires_grad_(), weight).detach(), of_all * 2),
+            ):
+                assert y.dtype == dtype
+                assert _ulps(dtype, y, wanted) <= 4
+    return True
+
+
+def test_a_call_that_is_known_is_no_other_call() -> None:
+    assert all(run(2, _known))
+
+
 # ---- Far from 0, and not a number ----------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -246,6 +247,84 @@ def test_sharded_norm_behind_a_column_parallel_projection(
         for one, other in zip(got, wanted, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
         assert total == pytest.approx(norm, rel=1e-4)
+
+
+def _olmo(ranks: int | None) -> list[Tensor]:
+    """OLMo 2, whose norms of queries and keys go across all heads; these lie on the ranks."""
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+    from transformers import Olmo2Config, Olmo2ForCausalLM
+
+    torch.manual_seed(0)
+    config = Olmo2Config(
+        vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=4, attn_implementation="eager", pad_token_id=0,
+    )  # fmt: skip
+    model: Any = Olmo2ForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.rand_like(parameter))
+    if ranks:
+        plan: dict[str, Any] = {f"{name}_proj": ColwiseParallel() for name in "qkv"}
+        plan |= {f"{name}_norm": planish.distributed.ShardedNorm() for name in "qk"}
+        plan["o_proj"] = RowwiseParallel()
+        mesh = dist.init_device_mesh("cpu", (ranks,))
+        for layer in model.model.layers:
+            parallelize_module(layer.self_attn, mesh, plan)
+    words = torch.arange(14).view(2, 7)
+    said = model(words, labels=words)
+    said.loss.backward()
+    tensors = [said.logits, *(parameter.grad for parameter in model.parameters())]
+    return [(t.full_tensor() if isinstance(t, DTensor) else t).detach() for t in tensors]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_an_olmo_2_with_sharded_heads(ranks: int) -> None:
+    pytest.importorskip("transformers.models.olmo2")
+    wanted = _olmo(None)
+    for got in run(ranks, _olmo, ranks):
+        for one, other in zip(got, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def _sharded_model(ranks: int, width: int) -> torch.nn.Module:
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    model = _Queries(_norm("layer", width), width)
+    plan = {"q_norm": planish.distributed.ShardedNorm()}
+    return parallelize_module(model, dist.init_device_mesh("cpu", (ranks,)), plan)
+
+
+def _saved(folder: str, ranks: int, width: int) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    dcp.save({"model": _sharded_model(ranks, width).state_dict()}, checkpoint_id=folder)
+
+
+def _loaded(folder: str, ranks: int, width: int) -> list[Tensor]:
+    import torch.distributed.checkpoint as dcp
+
+    model = _sharded_model(ranks, width)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    dcp.load({"model": model.state_dict()}, checkpoint_id=folder)
+    norm: Any = model.q_norm
+    return [norm.weight.full_tensor().detach(), norm.bias.full_tensor().detach()]
+
+
+@pytest.mark.parametrize(("width", "before", "after"), [(24, 2, 4), (25, 4, 2), (25, 2, 1)])
+def test_distributed_checkpoints_of_a_sharded_norm(
+    tmp_path: Path, width: int, before: int, after: int
+) -> None:
+    run(before, _saved, str(tmp_path), before, width)
+    wanted = _Queries(_norm("layer", width), width).q_norm
+    for weight, bias in run(after, _loaded, str(tmp_path), after, width):
+        assert torch.equal(weight, wanted.weight)
+        assert torch.equal(bias, wanted.bias)
 
 
 # ---- Compiled ------------------------------------------------------------------------------------
