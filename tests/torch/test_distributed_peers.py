@@ -162,3 +162,42 @@ def test_inference_by_the_collectives(ranks: int, rows: int) -> None:
     totals = torch.cat([total for _, total in results])
     torch.testing.assert_close(totals, wanted[1], rtol=1e-5, atol=1e-5)
     assert same_on_all_ranks([y for y, _ in results])
+
+
+# ---- Quantised -----------------------------------------------------------------------------------
+
+
+def _quantized(rows: int, dim: int, dtype: torch.dtype, static: bool) -> list[Tensor]:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    summands, residual, _, weight = _summands(rows, torch.bfloat16)
+    x, residual = (t.movedim(0, dim).contiguous() for t in (summands[rank], residual))
+    own = residual.split(-(-rows // ranks), dim)
+    mine = own[rank] if rank < len(own) else residual.narrow(dim, 0, 0)
+    scale = torch.tensor(0.02) if static else None
+    x.requires_grad_()
+    q, found, total = planish.distributed.all_reduce_quantized_rms_norm(
+        x, mine, weight, 1e-6, dim=dim, dtype=dtype, scale=scale
+    )
+    assert q.shape == x.shape
+    assert q.dtype == dtype
+    assert not q.requires_grad
+    assert not total.requires_grad
+    return [q.view(torch.uint8).clone(), found, total]
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8], ids=str)
+@pytest.mark.parametrize(("ranks", "rows", "dim"), [(2, 4, 0), (2, 3, 1), (4, 6, 0), (4, 1, 0)])
+def test_quantised_rows_go_around_as_bytes(
+    ranks: int, rows: int, dim: int, dtype: torch.dtype, static: bool
+) -> None:
+    summands, residual, _, weight = _summands(rows, torch.bfloat16)
+    results = run(ranks, _quantized, rows, dim, dtype, static)
+    total = torch.cat([total for *_, total in results], dim).movedim(dim, 0)
+    exact = sum(summand.float() for summand in summands[:ranks]) + residual.float()
+    torch.testing.assert_close(total.float(), exact, rtol=0.02, atol=0.1)
+    scale = torch.tensor(0.02) if static else None
+    q, found = planish.quantized_rms_norm(total, weight, 1e-6, dtype=dtype, scale=scale)
+    for mine, of_rows, _ in results:
+        assert torch.equal(mine.movedim(dim, 0), q.view(torch.uint8))
+        assert torch.equal(of_rows if static else of_rows.movedim(dim, 0), found)

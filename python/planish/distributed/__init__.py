@@ -27,7 +27,7 @@ from planish.distributed.norms import (
     qk_norm,
     rms_norm,
 )
-from planish.distributed.reduced import all_reduce_add_rms_norm
+from planish.distributed.reduced import all_reduce_add_rms_norm, all_reduce_quantized_rms_norm
 from planish.distributed.styles import ShardedNorm
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "add_layer_norm",
     "add_rms_norm",
     "all_reduce_add_rms_norm",
+    "all_reduce_quantized_rms_norm",
     "batch_norm",
     "checked",
     "group_norm",

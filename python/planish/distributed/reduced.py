@@ -12,12 +12,12 @@ import torch.distributed as dist
 import torch
 from planish.distributed import peers
 from planish.distributed.agreement import agree, group_of
-from planish.functions import stage_norms, stages
+from planish.functions import quantized, stage_norms, stages
 from planish.operators import parts
 from planish.operators.arguments import check_optional, check_tensor, eps_of, whole_of
 from torch import Tensor
 
-__all__ = ["all_reduce_add_rms_norm"]
+__all__ = ["all_reduce_add_rms_norm", "all_reduce_quantized_rms_norm"]
 
 #: Newer torch has another name for it, and warns of this one.
 _scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -144,6 +144,42 @@ def _inferred(
     return _all_gather(own, size, group), total
 
 
+def _checked(
+    function: str,
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    eps: float | None,
+    group: Any,
+    dim: int,
+    **options: Any,
+) -> tuple[dist.ProcessGroup, int, float]:
+    """(group, dim, eps); raises where one of them, a tensor, or ranks that disagree, cannot be."""
+    check_tensor(function, "x", x)
+    check_tensor(function, "residual", residual)
+    check_optional(function, weight=weight)
+    group = group_of(function, group)
+    dim = whole_of(function, "dim", dim)
+    if not -x.dim() <= dim < x.dim() or dim % x.dim() == x.dim() - 1:
+        raise IndexError(
+            f"{function}: dim is {dim}; wanted one of the axes of x before its last, of "
+            f"{x.dim()} axes"
+        )
+    dim %= x.dim()
+    first, last = _own_rows(x.shape[dim], group.size(), dist.get_rank(group))
+    wanted = [*x.shape[:dim], last - first, *x.shape[dim + 1 :]]
+    if list(residual.shape) != wanted:
+        raise RuntimeError(
+            f"{function}: Expected residual to have this rank's own rows, of shape {wanted}, but "
+            f"got residual of shape {list(residual.shape)}"
+        )
+    eps = eps_of(function, eps, True, residual.dtype)
+    stages.check_x(function, x)
+    tensors = {"x": (x, ()), "residual": (residual, (dim,)), "weight": (weight, ())}
+    agree(function, group, tensors, eps=eps, dim=dim, **options)
+    return group, dim, eps
+
+
 def all_reduce_add_rms_norm(
     x: Tensor,
     residual: Tensor,
@@ -178,36 +214,10 @@ def all_reduce_add_rms_norm(
     >>> own = torch.randn(8 // torch.distributed.get_world_size(), 64)
     >>> y, own = planish.distributed.all_reduce_add_rms_norm(x, own)
     """
-    function = "all_reduce_add_rms_norm"
-    check_tensor(function, "x", x)
-    check_tensor(function, "residual", residual)
-    check_optional(function, weight=weight)
-    group = group_of(function, group)
-    dim = whole_of(function, "dim", dim)
-    if not -x.dim() <= dim < x.dim() or dim % x.dim() == x.dim() - 1:
-        raise IndexError(
-            f"{function}: dim is {dim}; wanted one of the axes of x before its last, of "
-            f"{x.dim()} axes"
-        )
-    dim %= x.dim()
-    first, last = _own_rows(x.shape[dim], group.size(), dist.get_rank(group))
-    wanted = [*x.shape[:dim], last - first, *x.shape[dim + 1 :]]
-    if list(residual.shape) != wanted:
-        raise RuntimeError(
-            f"{function}: Expected residual to have this rank's own rows, of shape {wanted}, but "
-            f"got residual of shape {list(residual.shape)}"
-        )
-    eps = eps_of(function, eps, True, residual.dtype)
-    stages.check_x(function, x)
-    agree(
-        function,
-        group,
-        {"x": (x, ()), "residual": (residual, (dim,)), "weight": (weight, ())},
-        eps=eps,
-        dim=dim,
-        weight_offset=weight_offset,
-        cast=cast,
-    )
+    group, dim, eps = _checked(
+        "all_reduce_add_rms_norm", x, residual, weight, eps, group, dim,
+        weight_offset=weight_offset, cast=cast,
+    )  # fmt: skip
 
     def norm(x: Tensor, residual: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
         return stage_norms.add_rms_norm(
@@ -218,3 +228,45 @@ def all_reduce_add_rms_norm(
     wants = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     y, total = (_differentiable if wants else _inferred)(*tensors, group, norm)
     return y.movedim(0, dim), total.movedim(0, dim)
+
+
+def all_reduce_quantized_rms_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    eps: float | None = 1e-5,
+    *,
+    group: Any = None,
+    dim: int = 0,
+    dtype: torch.dtype = torch.float8_e4m3fn,
+    scale: Tensor | None = None,
+    weight_offset: float = 0.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """:func:`all_reduce_add_rms_norm` with y quantised on the rank that owns a row:
+    ``(q, scale, sum)``, as ``planish.quantized_rms_norm`` has it of an all-reduced x and the
+    residual, for inference alone: no result has a gradient.
+
+    q has all rows, and goes around as bytes: half of those of 16 bits. Each row has a scale of its
+    own, and all ranks have all of them; or ``scale`` is that of the whole tensor, the same on every
+    rank, and what is returned as it. The sum has this rank's own rows. ``dtype``: as there.
+
+    Example:
+
+    >>> x = torch.randn(8, 64)
+    >>> own = torch.randn(8 // torch.distributed.get_world_size(), 64)
+    >>> q, scale, own = planish.distributed.all_reduce_quantized_rms_norm(x, own)
+    """
+    group, dim, eps = _checked(
+        "all_reduce_quantized_rms_norm", x, residual, weight, eps, group, dim,
+        dtype=dtype, is_static=scale is not None, weight_offset=weight_offset,
+    )  # fmt: skip
+    with torch.no_grad():
+        q, found, total = quantized.quantized_rms_norm(
+            _reduce_scatter(x.movedim(dim, 0), group), weight, eps, dtype=dtype, scale=scale,
+            residual=residual.movedim(dim, 0), weight_offset=weight_offset,
+        )  # fmt: skip
+        size = x.shape[dim]
+        q = _all_gather(q.contiguous().view(torch.uint8), size, group).view(dtype)
+        if scale is None:
+            found = _all_gather(found, size, group).movedim(0, dim)
+    return q.movedim(0, dim), found, total.movedim(0, dim)
