@@ -3,7 +3,8 @@ results are those of whole rows.
 
     python bench/gpu_distributed.py [--ranks=2] [--out=FILE] [--turns=7] [--sharded]
 
---sharded leaves all_reduce_add_rms_norm out.
+--sharded leaves all_reduce_add_rms_norm out. "on one thread": without autograd's thread for a GPU,
+by torch.autograd.set_multithreading_enabled(False).
 
 Each way is timed in turns, by CUDA events on every rank; a turn's time is the slowest rank's.
 Written are medians and the spread from the first to the last quarter, in microseconds."""
@@ -11,6 +12,7 @@ Written are medians and the spread from the first to the last quarter, in micros
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -81,6 +83,25 @@ def _graph(way: Way) -> Way:
     return replay
 
 
+def _on_one_thread(way: Way) -> Way:
+    def run() -> Any:
+        with torch.autograd.set_multithreading_enabled(False):
+            return way()
+
+    return run
+
+
+def _messages(turns: int) -> dict[str, Any]:
+    """The exchange of an RMSNorm alone, by its rows, as a CUDA graph."""
+    from planish.operators import parts
+
+    ways: dict[str, Way] = {}
+    for rows in (64, 1024, 4096, 16384, 65536, 1 << 18, 1 << 20):
+        sent = torch.rand(1, 1 + rows, device="cuda", dtype=torch.float64)
+        ways[str(rows)] = _graph(functools.partial(parts.gather, sent, dist.group.WORLD))
+    return _turns(ways, turns)
+
+
 def _whole(part: Tensor) -> Tensor:
     """All ranks' columns, gathered."""
     parts = [torch.empty_like(part) for _ in range(dist.get_world_size())]
@@ -146,6 +167,7 @@ def _sharded(rows: int, turns: int) -> dict[str, Any]:
     ]
     ways: dict[str, Way] = {"sharded": sharded, "gathered": gathered}
     graphs = {f"{name}, as a CUDA graph": _graph(way) for name, way in ways.items()}
+    ways |= {f"{name}, on one thread": _on_one_thread(way) for name, way in ways.items()}
     return {
         "errors of y, dx, dweight": errors,
         "microseconds": _turns({**ways, **graphs, **passes}, turns),
@@ -261,6 +283,7 @@ def _rank(rank: int, ranks: int, turns: int, out: str | None, alone: bool) -> No
         "ranks": ranks,
         "torch": torch.__version__,
         "columns": COLUMNS,
+        "an exchange alone, by rows": _messages(turns),
         "rms_norm, by rows": sharded,
         "all_reduce_add_rms_norm, by rows": summed,
     }

@@ -134,6 +134,12 @@ def _known() -> bool:
             ):
                 assert y.dtype == dtype
                 assert _ulps(dtype, y, wanted) <= 4
+            for offset in (0.0, 0.5):
+                both = planish.distributed.qk_norm(
+                    x.detach(), x.detach(), weight, None, 1e-5, kind="layer", weight_offset=offset
+                )
+                for y, wanted in zip(both, (of_all * (2 + offset), of_all), strict=True):
+                    assert _ulps(dtype, y, wanted) <= 4
     return True
 
 

@@ -129,8 +129,8 @@ class _Call(NamedTuple):
 def _forward(of: _Call, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> _Made:
     """(y, mean, rstd, shares): statistics of whole rows, and the share of each part in these."""
     (axes, options, eps, *_), group, run, _ = of
-    sent = run.norm_part_message(x, axes, options, _ranks(run, group))
-    gathered = _exchanged(*sent, group)
+    sent, room = run.norm_part_message(x, axes, options, _ranks(run, group))
+    gathered = _exchanged(sent, room, group)
     return run.norm_part_apply(x, gathered, weight, bias, axes, options, eps)  # type: ignore[no-any-return]
 
 
