@@ -50,6 +50,7 @@ _FORWARD = (
     "planish::norm_forward (stages)",
     "planish::norm_statistics",
     "planish::norm_apply",
+    "planish::norm_part_apply",
     "planish::norm_pair",
     "planish::quantized_norm",
 )

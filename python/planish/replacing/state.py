@@ -50,8 +50,19 @@ def _is_record(value: Any, package: str) -> bool:
 # ---- Copies -------------------------------------------------------------------------------------
 
 
+def _lacks_memory(value: Any) -> bool:
+    """Of a plain tensor with elements: to read it would end the process."""
+    plain = type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided
+    return plain and not value.is_meta and value.numel() and not value.untyped_storage().nbytes()
+
+
 def own_attributes(module: nn.Module, held: dict[str, Any]) -> dict[str, Any]:
     """``held`` of the module with copies of what a call could change, torch's own left out."""
+    if any(_lacks_memory(v) for inside in module.modules() for v in vars(inside).values()):
+        raise Changes(
+            "its parameters have no memory now, as FSDP1 leaves those that are sharded: replace() "
+            "comes before the wrapping"
+        )
     package = type(module).__module__.partition(".")[0]
     return {name: v if name in _TORCHS else owned(v, package) for name, v in held.items()}
 
