@@ -167,6 +167,9 @@ static const gpu_tuning sm_80 = {
             .row_many_threads = 1024,
             .row_blocks = 3,
             .most_row_cluster = 8,
+            .anywhere_blocks = 0,
+            .anywhere_rows = 3,
+            .anywhere_wait_bytes = 48 << 10,
             .segment_cost = 2,
         },
     .tiles =
@@ -307,6 +310,7 @@ static void sm_90(gpu_tuning *t) {
     t->rows_backward.has_runs = true;
     t->channels.lines_summed = 13;
     t->groups.mixed_blocks = 3;
+    t->groups.anywhere_blocks = 3;
     t->tiles.half_threads = 1344; /* 48 registers each */
     t->batch.many_threads = 1024; /* 64 registers each */
     t->batch.some_threads = 768;
@@ -329,6 +333,7 @@ static void sm_100(gpu_tuning *t) {
     t->rows_backward.is_spread = false;
     t->rows_backward.hold_cols = 0;
     t->groups.mixed_blocks = 2;
+    t->groups.anywhere_blocks = 0; /* not measured */
     t->tiles.half_threads = 1024;
     t->strips.is_lean = false;
     t->strips.large_wait_bytes = 0; /* not measured */

@@ -246,7 +246,10 @@ typedef struct groups_tuning {
     int row_many_threads; /* of two large blocks */
     int row_blocks;       /* in a multiprocessor, of rows that take a cluster */
     int most_row_cluster;
-    int segment_cost; /* of a segment beside its chunks, in turns of a warp */
+    int anywhere_blocks; /* in a multiprocessor, of rows over blocks anywhere; 0: there are none; */
+    int anywhere_rows;   /* at once, at least */
+    int anywhere_wait_bytes; /* that it moves while they wait for each other */
+    int segment_cost;        /* of a segment beside its chunks, in turns of a warp */
 } groups_tuning;
 
 /* Groups in tiles (tiles.c). */

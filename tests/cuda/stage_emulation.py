@@ -41,9 +41,10 @@ class Emulation(Library):
         ctypes.c_char_p.in_dll(self.lib, where).value = self.units
         ctypes.c_ubyte.in_dll(self.lib, "fill").value = 0xFF
 
-    def become(self, arch: int, multiprocessors: int, shuffled: bool) -> None:
+    def become(self, case: Case, shuffled: bool) -> None:
         """What plans are made for, and whether threads take turns in a random order."""
-        self.lib.set_device(arch, multiprocessors)
+        self.lib.set_device(case.arch, case.multiprocessors)
+        self.lib.set_cooperative(int(getattr(case, "cooperative", False)))
         ctypes.c_int.in_dll(self.lib, "order").value = int(shuffled)
 
 
@@ -58,7 +59,7 @@ def written(folder: Path, cases: Sequence[Case]) -> list[str]:
     refused = []
     device = opened(folder, True)
     for case in cases:
-        device.become(case.arch, case.multiprocessors, False)
+        device.become(case, False)
         try:
             case.write(device)
         except PlanishError as e:
@@ -69,7 +70,7 @@ def written(folder: Path, cases: Sequence[Case]) -> list[str]:
 def checked(folder: Path, case: Case, shuffled: bool) -> list[str]:
     """What is wrong with a case, in order or not."""
     device = opened(folder, False)
-    device.become(case.arch, case.multiprocessors, shuffled)
+    device.become(case, shuffled)
     return case.check(device)
 
 

@@ -24,6 +24,7 @@ class JoinedCase(BackwardCase):
     """A backward whose kernels add dsum to dx."""
 
     kernel: ClassVar[str] = "with dsum"
+    cooperative: bool = False  # the emulated device has such launches
 
     def traits(self) -> set[str]:
         """Sizes and order are there for their own way through the kernels."""
@@ -114,3 +115,8 @@ def joined_cases() -> Iterator[JoinedCase]:
     )
     yield dataclasses.replace(c, shape=(3, 24, 40), dtype="bf16", skew=1)
     yield dataclasses.replace(c, shape=(3, 24, 40), dtype="bf16", alias={"dx": "dsum"})
+    # Groups by channel over blocks anywhere.
+    c = JoinedCase((3, 4, 1, 60000), has, **groups, dtype="bf16", cooperative=True, **silu)
+    c.multiprocessors = 6
+    yield c
+    yield dataclasses.replace(c, shape=(2, 3, 2, 20000), dtype="f32", multiprocessors=8)

@@ -57,18 +57,27 @@ static const cuda_spec *first_of(const cuda_plan *plan) {
 static int64_t partial_rows(const cuda_plan *plan, const cuda_spec *spec) {
     if (spec->groups.variant == GROUPS_IN_TILES)
         return tiles_images_at_once(spec, images_of(plan), &plan->limits);
-    return images_of(plan) * (spec->kernel == CUDA_STRIPS ? strips_blocks(spec) : 1);
+    return images_of(plan) *
+           (spec->kernel == CUDA_STRIPS ? strips_blocks(spec) : groups_split(spec));
 }
 
-static int64_t strips_held(const cuda_plan *plan, const cuda_spec *spec) {
-    return strips_at_once(spec, images_of(plan), &plan->limits);
+/* Strips or rows that groups of blocks anywhere take at a time. */
+static int64_t held_at_once(const cuda_plan *plan, const cuda_spec *spec) {
+    if (spec->kernel == CUDA_STRIPS)
+        return strips_at_once(spec, images_of(plan), &plan->limits);
+    return least_i64(plan->rows,
+                     plan->limits.multiprocessors * spec->min_blocks / spec->cooperating_blocks);
 }
+
+enum { MAIL_BYTES = 2 * 6 * sizeof(uint64_t) }; /* of a block of a row, as the kernel has it */
 
 /* Rounded, as partial sums follow. */
 static size_t mail_bytes(const cuda_plan *plan, const cuda_spec *spec) {
-    if (spec->kernel != CUDA_STRIPS || spec->cooperating_blocks <= 1)
+    if (spec->cooperating_blocks <= 1)
         return 0;
-    return round_up((size_t)strips_held(plan, spec) * strips_mail_bytes(spec));
+    return round_up((size_t)held_at_once(plan, spec) *
+                    (spec->kernel == CUDA_STRIPS ? strips_mail_bytes(spec)
+                                                 : MAIL_BYTES * (size_t)spec->cooperating_blocks));
 }
 
 static void groups_plan_size(cuda_plan *plan) {
@@ -185,7 +194,7 @@ static int32_t access_of(const cuda_plan *plan, void *const *buffers, role r, in
     const int64_t run = c->last ? c->cols
                         : c->variant == GROUPS_IN_TILES
                             ? (int64_t)(spec->cluster > 1 ? 1 : c->rows * c->depth) * c->pixels
-                        : c->variant == GROUPS_BY_ROW
+                        : c->variant == GROUPS_BY_ROW && spec->cooperating_blocks <= 1
                             ? (int64_t)(c->depth / spec->cluster) * c->pixels
                             : c->pixels;
     bits |= (uint64_t)(run * bytes);
@@ -248,21 +257,21 @@ static int groups_launch_specs(const cuda_plan *plan, void *const buffers[ROLE_C
     return count;
 }
 
-/* Blocks of strips: a cluster for each strip; of those that live on, as many as the device holds at
- * once. */
-static int64_t strips_grid(const cuda_plan *plan, int resident) {
+/* Blocks of strips and rows: a cluster for each; of those that live on, as many as the device holds
+ * at once. */
+static int64_t whole_grid(const cuda_plan *plan, int resident) {
     const cuda_spec *spec = first_of(plan);
     if (spec->cooperating_blocks <= 1)
-        return strips_blocks(spec) * strips_of(spec, images_of(plan));
-    const int64_t held = strips_held(plan, spec);
-    return strips_blocks(spec) * (resident > 0 ? least_i64(held, resident) : held);
+        return spec->cluster *
+               (spec->kernel == CUDA_STRIPS ? strips_of(spec, images_of(plan)) : plan->rows);
+    const int64_t held = held_at_once(plan, spec);
+    return spec->cooperating_blocks * (resident > 0 ? least_i64(held, resident) : held);
 }
 
 static int64_t grid_of(const cuda_plan *plan, const cuda_spec *spec, int resident) {
     const groups_constants *c = &spec->groups;
     const int64_t pieces = (int64_t)images_of(plan) * pieces_of(&plan->main);
-    int64_t grid = first_of(plan)->kernel == CUDA_STRIPS ? strips_grid(plan, resident)
-                                                         : plan->rows * spec->cluster;
+    int64_t grid = whole_grid(plan, resident);
     if (c->variant == GROUPS_IN_TILES)
         return plan->partials * tiles_of_image(first_of(plan)) * spec->cluster;
     if (c->variant == GROUPS_SUMS || c->variant == GROUPS_APPLY)

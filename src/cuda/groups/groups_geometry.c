@@ -15,6 +15,26 @@ static bool is_backward(const cuda_spec *spec) {
     return spec->pass == PLANISH_BACKWARD;
 }
 
+/* Blocks that share a row. */
+static int sharers(const cuda_spec *spec) {
+    return spec->cooperating_blocks > 1 ? spec->cooperating_blocks : spec->cluster;
+}
+
+int groups_split(const cuda_spec *spec) {
+    return ceil_div(sharers(spec), spec->groups.depth);
+}
+
+/* Channels of a row in a block, and its chunks of each. */
+static int part_of(const cuda_spec *spec) {
+    return most(spec->groups.depth / sharers(spec), 1);
+}
+
+static int part_chunks(const cuda_spec *spec) {
+    const groups_constants *c = &spec->groups;
+    const int chunks = ceil_div(c->pixels, c->width), split = groups_split(spec);
+    return split > 1 ? ceil_div(chunks, split * WARP) * WARP : chunks;
+}
+
 size_t groups_shared_bytes(const cuda_spec *spec) {
     const groups_constants *c = &spec->groups;
     if (spec->kernel == CUDA_STRIPS)
@@ -22,13 +42,13 @@ size_t groups_shared_bytes(const cuda_spec *spec) {
     if (c->variant == GROUPS_IN_TILES)
         return tiles_shared_bytes(spec);
     if (c->variant == GROUPS_BY_ROW) {
-        const int part = c->depth / spec->cluster;
-        const size_t row = (size_t)part * (size_t)c->pixels;
-        const int chunks = ceil_div(c->pixels, c->width);
+        const int part = part_of(spec), chunks = part_chunks(spec);
+        const size_t row = (size_t)part * (size_t)chunks * (size_t)c->width;
         const int sums = 3 * part * ceil_div(chunks, c->piece);
+        const int known = (spec->cooperating_blocks > 1 ? 4 : 2) * part; /* weights and biases */
         return round_up(row * (size_t)role_bytes(spec, ROLE_X)) +
                round_up(row * (size_t)role_bytes(spec, ROLE_DY)) +
-               (size_t)(2 * part + sums) * sizeof(float); /* weights and biases */
+               (size_t)(known + sums) * sizeof(float);
     }
     if (c->variant == GROUPS_SUMS && c->last)
         return (size_t)(3 * c->planes * c->lanes * c->width) * sizeof(float);
@@ -100,6 +120,50 @@ static bool row_geometry(cuda_plan *plan) {
     return true;
 }
 
+/* A row over blocks anywhere, of which a multiprocessor has `fit`. Returns what an image costs, in
+ * bytes that a multiprocessor moves; 0 where there is no room. */
+static int64_t cut_anywhere(const groups_tuning *t, cuda_spec *spec, const cuda_limits *limits,
+                            int blocks, int fit) {
+    groups_constants *c = &spec->groups;
+    const int held = limits->multiprocessors * fit / blocks;
+    if ((c->depth % blocks && blocks % c->depth) || held < t->anywhere_rows)
+        return 0;
+    spec->cooperating_blocks = blocks;
+    spec->min_blocks = fit;
+    const int chunks = part_chunks(spec);
+    if ((int64_t)(groups_split(spec) - 1) * chunks * c->width >=
+        c->pixels) /* the last would have none */
+        return 0;
+    set_segments(t, spec, part_of(spec), chunks, least(t->row_threads / WARP / fit, 16));
+    const size_t bytes = groups_shared_bytes(spec);
+    if ((bytes + 2048) * (size_t)fit > (size_t)limits->shared_per_block + 1024)
+        return 0;
+    return ((int64_t)bytes * fit + t->anywhere_wait_bytes) * 1024 / held;
+}
+
+/* Rows that no cluster holds, over the fewest blocks that fill the device. */
+static bool anywhere_geometry(cuda_spec *spec, const cuda_limits *limits) {
+    const groups_tuning *t = &limits->tuning->groups;
+    cuda_spec made = *spec, best = *spec;
+    int64_t best_cost = 0;
+    made.groups.variant = GROUPS_BY_ROW;
+    made.groups.lanes = WARP;
+    made.groups.planes = made.cluster = 1;
+    made.groups.width = width_of(spec, spec->groups.pixels);
+    if (made.groups.width * role_bytes(spec, ROLE_X) < LEAST_CHUNK)
+        return false;
+    for (int fit = t->anywhere_blocks; fit >= 1 && !best_cost; fit--)
+        for (int blocks = 2; blocks <= limits->multiprocessors * fit; blocks++) {
+            const int64_t cost = cut_anywhere(t, &made, limits, blocks, fit);
+            if (!cost || (best_cost && cost >= best_cost))
+                continue;
+            best_cost = cost;
+            best = made;
+        }
+    *spec = best;
+    return best_cost > 0;
+}
+
 /* Begins a spec of strips; false where chunks are too narrow for that. */
 static bool begin_strips(cuda_spec *spec) {
     groups_constants *c = &spec->groups;
@@ -110,7 +174,12 @@ static bool begin_strips(cuda_spec *spec) {
 
 bool groups_large_geometry(cuda_spec *spec, const cuda_limits *limits) {
     cuda_spec made = *spec;
-    if (!spec->groups.last || !begin_strips(&made) || !strips_large_geometry(&made, limits))
+    /* A block alone in its multiprocessor is slower than smaller ones. */
+    const bool alone = spec->cluster > 1 && spec->min_blocks == 1;
+    if (!limits->cooperative || (spec->groups.variant == GROUPS_BY_ROW && !alone))
+        return false;
+    if (!spec->groups.last ? !is_backward(spec) || !anywhere_geometry(&made, limits)
+                           : !begin_strips(&made) || !strips_large_geometry(&made, limits))
         return false;
     *spec = made;
     return true;

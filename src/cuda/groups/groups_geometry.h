@@ -11,6 +11,9 @@ void groups_set_geometry(cuda_plan *plan);
  * at once; false, and nothing set, where there is none. */
 bool groups_large_geometry(cuda_spec *spec, const cuda_limits *limits);
 
+/* Parts of a channel, of which a block has one. */
+int groups_split(const cuda_spec *spec);
+
 size_t groups_shared_bytes(const cuda_spec *spec);
 
 #endif

@@ -32,6 +32,10 @@ void set_device(int arch, int multiprocessors) {
                            .max_cluster = arch >= 90 ? 16 : 1};
 }
 
+void set_cooperative(int cooperative) {
+    limits.cooperative = cooperative;
+}
+
 /* ---- Specialisations as libraries ------------------------------------------------------------ */
 
 static unsigned long long hash_of(const char *text) {

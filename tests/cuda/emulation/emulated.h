@@ -26,6 +26,7 @@ extern sharing sharing_of_rows;
 
 /* Few multiprocessors give each block several rows; 132 of them give most one or none. */
 void set_device(int arch, int multiprocessors);
+void set_cooperative(int cooperative);
 
 /* Of a launch: what kinds of kernel it is of. */
 void note_variant(const cuda_spec *spec);

@@ -80,6 +80,15 @@ void table_given_images(void) {
     set_device(90, 16);
     limits.cooperative = 1; /* strips over blocks anywhere */
     with_given(groups_of(PLANISH_BACKWARD, PLANISH_LAYER, (int64_t[]){5, 8, 8, 1901}, true, F16));
+    limits.max_cluster = 1;
+    limits.shared_per_block = 36000;
+    for (int i = 0; i < 4; i++) {
+        norm_case c =
+            groups_of(PLANISH_BACKWARD, PLANISH_LAYER,
+                      (int64_t[]){2, 3, 2 << i % 2 * 2, 4800 >> i % 2 * 2}, false, types[i % 3]);
+        c.activation = i == 3 ? PLANISH_SILU : PLANISH_IDENTITY;
+        with_given(c);
+    }
 }
 
 void table_given_otherwise(void) {

@@ -59,6 +59,7 @@ void table_lines_and_halves(void);
 void table_groups(void);
 void table_groups_otherwise(void);
 void table_group_tiles(void);
+void table_groups_anywhere(void);
 
 /* table_batch.c */
 void table_batch(void);

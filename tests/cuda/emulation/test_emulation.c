@@ -91,6 +91,7 @@ int main(int argc, char **argv) {
         {"l2 rows", table_l2_rows},
         {"l2 images", table_l2_images},
         {"l2 stages", table_l2_stages},
+        {"groups anywhere", table_groups_anywhere},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (!only[0] || !strcmp(only, tables[i].name))

@@ -134,6 +134,26 @@ template <typename T, int COUNT, int LINE> struct mail {
         for (int j = 0; j < 3; j++)
             post(to + place(j * HALVES), mark(turn), v[j]);
     }
+    /* Waits for a block's entry and adds it. */
+    __device__ __forceinline__ static void add_from(u64 *line, i64 turn, int block, T *v) {
+        u64 word[WORDS];
+        const u64 *from = entry(line, turn, block);
+        for (bool all = false; !all;) {
+            all = true;
+#pragma unroll
+            for (int j = 0; j < WORDS; j += 2)
+                look_at_words(from + place(j), word[j], word[j + 1]);
+#pragma unroll
+            for (int j = 0; j < 3 * HALVES; j++)
+                all = all && (u32)(word[j] >> 32) == mark(turn);
+        }
+#pragma unroll
+        for (int j = 0; j < 3; j++) {
+            T one;
+            posted(word + j * HALVES, one);
+            v[j] += one;
+        }
+    }
     __device__ __forceinline__ void look_at(u64 *line, i64 turn, int e, int lane) {
         u64 *from = entry(line, turn, e * WARP + lane);
 #pragma unroll

@@ -1,11 +1,16 @@
 /* A part of groups.cu: the backward in one read. */
 
-/* A block of a cluster of CLUSTER has PART of the row's channels. A channel is cut into SEGMENTS of at
- * most PIECE chunks; a warp takes one at a time. */
-constexpr int CHUNKS = ceil_div(PIXELS, WIDTH); /* of a channel */
+/* A block of SHARERS has PART of the row's channels, or one of SPLIT parts of a channel. What it has of a channel is
+ * cut into SEGMENTS of at most PIECE chunks; a warp takes one at a time. */
+constexpr bool ANYWHERE = COOPERATING_BLOCKS > 1;
+constexpr int SHARERS = ANYWHERE ? COOPERATING_BLOCKS : CLUSTER;
+constexpr int SPLIT = ceil_div(SHARERS, DEPTH);
+/* Chunks of a channel, and those of it in a block, whole accesses of a warp. */
+constexpr int ALL_CHUNKS = ceil_div(PIXELS, WIDTH);
+constexpr int CHUNKS = SPLIT > 1 ? ceil_div(ALL_CHUNKS, SPLIT * WARP) * WARP : ALL_CHUNKS;
 constexpr int SEGMENTS = ceil_div(CHUNKS, PIECE);
-constexpr int PART = DEPTH / CLUSTER;
-constexpr i64 PART_ROW = (i64)PART * PIXELS;
+constexpr int PART = most(DEPTH / SHARERS, 1);
+constexpr i64 PART_ROW = (i64)PART * CHUNKS * WIDTH;
 __device__ constexpr i64 round_up(i64 bytes) { return (bytes + 15) / 16 * 16; }
 
 /* Copies a row to shared memory. */
@@ -57,6 +62,7 @@ struct row_place {
     u32 x, dy;
     const float *weight, *bias; /* of the block's channels */
     saved of;
+    int chunks; /* of a channel, in this block */
 
     __device__ __forceinline__ channel_affine affine_of(int channel) const {
         return affine_behind(of, WEIGHTED ? weight[channel] : 1, BIASED ? bias[channel] : 0);
@@ -139,11 +145,41 @@ __device__ __forceinline__ void load_chunks(const row_place &r, int first, int e
 }
 
 /* Where segment `s` begins and ends, in chunks of the block's part. */
-__device__ __forceinline__ void segment_of(int s, int &channel, int &first, int &end) {
+__device__ __forceinline__ void segment_of(const row_place &r, int s, int &channel, int &first, int &end) {
     channel = s / SEGMENTS;
     first = (s - channel * SEGMENTS) * PIECE;
-    end = channel * CHUNKS + least(first + PIECE, CHUNKS);
+    end = channel * CHUNKS + least(first + PIECE, r.chunks);
     first += channel * CHUNKS;
+}
+
+/* Of rows over blocks anywhere what a lane takes at once is a group of copies, and summed when that has come; not
+ * where lanes join others' chunks. */
+constexpr bool COMES_IN_TURNS = ANYWHERE && !HAS_DSUM;
+/* Else a lane has as many turns as it has chunks for. */
+constexpr bool OWN_TURNS = !COMES_IN_TURNS;
+
+/* How often a warp takes chunks of its segments. */
+__device__ __forceinline__ int turns_of(const row_place &r) {
+    int turns = 0;
+    for (int s = threadIdx.x / WARP; s < PART * SEGMENTS; s += WARPS) {
+        int channel, first, end;
+        segment_of(r, s, channel, first, end);
+        turns += ceil_div(most(end - first, 0), WARP * AT_ONCE);
+    }
+    return turns;
+}
+
+/* Waits for all groups but the newest `pending`, or a few more. */
+__device__ __forceinline__ void wait_for_turn(int pending) {
+    switch (pending) {
+    case 0: return copy_async_wait<0>();
+    case 1: return copy_async_wait<1>();
+    case 2: return copy_async_wait<2>();
+    case 3: return copy_async_wait<3>();
+    case 4: return copy_async_wait<4>();
+    case 5: return copy_async_wait<5>();
+    default: return copy_async_wait<6>();
+    }
 }
 
 /* What is KEPT of f16 is kept for a segment at a time, where f16 holds it: none is too large, and those below
@@ -164,16 +200,20 @@ __device__ __forceinline__ bool halves_hold(u32 largest, float factor) {
 __device__ __forceinline__ void sum_segments(const row_place &r, float *sums) {
     constexpr int ALL = PART * SEGMENTS;
     const int lane = threadIdx.x % WARP;
+    int turns = COMES_IN_TURNS ? turns_of(r) : 0;
 #pragma unroll 1
     for (int s = threadIdx.x / WARP; s < ALL; s += WARPS) {
         int channel, first, end;
         float v[3] = {0, 0, 0};
         u32 largest = 0;
-        segment_of(s, channel, first, end);
+        segment_of(r, s, channel, first, end);
         const channel_affine a = r.affine_of(channel);
 #pragma unroll 1
-        for (int c = first + lane; c < end; c += WARP * AT_ONCE) {
+        for (int turn = first + OWN_TURNS * lane; turn < end; turn += WARP * AT_ONCE) {
+            const int c = turn + !OWN_TURNS * lane;
             chunks_at_once at;
+            if (COMES_IN_TURNS)
+                wait_for_turn(--turns);
             load_chunks(r, c, end, at);
 #pragma unroll
             for (int j = 0; j < AT_ONCE; j++)
@@ -288,6 +328,18 @@ __device__ __forceinline__ void sum_of_row(const row_place &r, const float *sums
         sum_over_block<3>(total, room);
 }
 
+/* The block's part of dweight and dbias, from that of its first channel on. */
+__device__ __forceinline__ void leave_partials(const groups_args &args, const float *sums, const common &c, i64 at) {
+    for (int d = threadIdx.x; d < PART; d += THREADS) {
+        float v[2];
+        sum_of_channel<2>(sums, d, v);
+        if (WANT_DWEIGHT)
+            args.partial_weight[at + d] = CORRECT ? multiply_add(-c.delta, v[0], v[1]) : v[1];
+        if (WANT_DBIAS)
+            args.partial_bias[at + d] = v[0];
+    }
+}
+
 __device__ __forceinline__ void backward_row(const groups_args &args, i64 row, cluster_room &cluster,
                                              u32 round) {
     constexpr int DY_AT = (int)round_up(PART_ROW * bytes_of(X_TYPE));
@@ -302,6 +354,7 @@ __device__ __forceinline__ void backward_row(const groups_args &args, i64 row, c
     r.dy = r.x + DY_AT;
     r.weight = weight;
     r.bias = bias;
+    r.chunks = CHUNKS;
     fill<X_TYPE, X_ACCESS>(r.x, (const char *)args.x + image * args.x_image + begin * bytes_of(X_TYPE));
     const char *dy = (const char *)args.dy + image * args.dy_image + begin * bytes_of(DY_TYPE);
     fill<DY_TYPE, DY_ACCESS>(r.dy, dy);
@@ -326,16 +379,8 @@ __device__ __forceinline__ void backward_row(const groups_args &args, i64 row, c
     const common c = common_of(args, total, r.of.mean, r.of.rest, r.of.rstd);
     if constexpr (DX_TYPE != NONE)
         write_segments(r, sums, c, dy, dsum,
-                       (char *)args.out + image * args.out_image + begin * bytes_of(OUT_TYPE));
-    for (int d = threadIdx.x; d < PART; d += THREADS) {
-        float v[2];
-        sum_of_channel<2>(sums, d, v);
-        const i64 at = image * COLS + first + d;
-        if (WANT_DWEIGHT)
-            args.partial_weight[at] = CORRECT ? multiply_add(-c.delta, v[0], v[1]) : v[1];
-        if (WANT_DBIAS)
-            args.partial_bias[at] = v[0];
-    }
+                       (char *)args.out + image * args.out_image + begin * bytes_of(OUT_TYPE), {nullptr, nullptr});
+    leave_partials(args, sums, c, image * COLS + first);
 }
 
 /* A row to a block or a cluster at a time. */

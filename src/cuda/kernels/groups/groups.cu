@@ -4,7 +4,7 @@
  * channel of one image, which are what dweight and dbias need, too.
  *
  * VARIANT GROUPS_BY_ROW, backward in one read (pixels dense): a block, or a cluster of CLUSTER of them,
- * takes a row, x and dy, into shared memory.
+ * takes a row, x and dy, into shared memory; or COOPERATING_BLOCKS blocks anywhere on the device (a cooperative launch).
  * GROUPS_SUMS, GROUPS_MOMENTS, GROUPS_APPLY, each tensor read twice, for rows of any length: sums of every
  * channel over PIECE pixels at a time; what those of a group come to; the output. Forward (PASS 0) or
  * backward (1).
@@ -17,7 +17,7 @@
  * squares leave float's range are summed again, scaled by a power of two.
  *
  * Constants: VARIANT PASS KIND ACTIVATION GROUPS DEPTH PIXELS COLS (channels of an image) PIECE WIDTH LANES
- * THREADS_PER_CHANNEL (of tiles) PLANES WARPS CLUSTER ROWS OUT_LIES_AS_X (of tiles) LAST CORRECT WEIGHT_OFFSET
+ * THREADS_PER_CHANNEL (of tiles) PLANES WARPS CLUSTER COOPERATING_BLOCKS ROWS OUT_LIES_AS_X (of tiles) LAST CORRECT WEIGHT_OFFSET
  * MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS DY_ACCESS Y_ACCESS DX_ACCESS DSUM_ACCESS (alignments of
  * a row in bytes). DSUM_TYPE not NONE: dx is made of f32, dsum joins it, and what is written is dresidual's dtype.
  */
@@ -50,6 +50,7 @@ __device__ __forceinline__ void sum_over_block(T *v, T (*room)[COUNT]) {
 }
 
 #include "group_backward.cu"
+#include "group_backward_anywhere.cu"
 #include "group_pieces.cu"
 #include "group_moments.cu"
 #include "group_output.cu"
@@ -61,7 +62,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     planish_groups(const groups_args args) {
     const i64 rows = args.images * GROUPS;
     if constexpr (VARIANT == GROUPS_BY_ROW) {
-        backward_rows(args);
+        if constexpr (ANYWHERE)
+            backward_rows_anywhere(args);
+        else
+            backward_rows(args);
         return;
     }
     if constexpr (VARIANT == GROUPS_IN_TILES) {
