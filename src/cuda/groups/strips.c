@@ -225,11 +225,15 @@ bool strips_geometry(cuda_spec *spec, const struct cuda_limits *limits) {
 }
 
 bool strips_shared_geometry(cuda_spec *spec, int64_t images, const struct cuda_limits *limits) {
-    cuda_spec small = *spec, shared = *spec;
+    cuda_spec small = *spec, shared = *spec, large = *spec;
+    /* Backward, a block alone in its multiprocessor is slower than smaller ones, two to each. */
+    if (is_backward(spec) && spec->cluster > 1 && spec->min_blocks == 1 &&
+        strips_large_geometry(&large, limits)) {
+        *spec = large;
+        return true;
+    }
     if (cut_small_blocks(&small, limits) || !is_large(spec, limits) || !cut_shared(&shared, limits))
         return false;
-    /* Backward, a block alone in its multiprocessor is slower than smaller ones, two to each. */
-    cuda_spec large = *spec;
     if (is_backward(&shared) && shared.min_blocks == 1 && strips_large_geometry(&large, limits)) {
         *spec = large;
         return true;
