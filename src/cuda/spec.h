@@ -121,11 +121,12 @@ enum batch_variant { BATCH_SUMS, BATCH_MOMENTS, BATCH_APPLY, BATCH_WHOLE, BATCH_
 typedef struct batch_constants {
     int32_t variant; /* batch_variant */
     int32_t last, width, lanes, warps;
-    int32_t pixels;  /* of slabs: elements of a run; else 0 */
-    int32_t at_once; /* steps of a thread under way together */
-    int32_t hold;    /* of a row whole: steps of a thread that wait in shared memory */
-    int32_t frozen;  /* moments are statistics that are kept over many calls */
-    int32_t alone;   /* of BATCH_APPLY: nothing is summed before it */
+    int32_t pixels;    /* of slabs: elements of a run; else 0 */
+    int32_t at_once;   /* steps of a thread under way together */
+    int32_t hold;      /* of a row whole: steps of a thread that wait in shared memory */
+    int32_t held_come; /* those come by asynchronous copies */
+    int32_t frozen;    /* moments are statistics that are kept over many calls */
+    int32_t alone;     /* of BATCH_APPLY: nothing is summed before it */
 } batch_constants;
 
 typedef struct general_constants {

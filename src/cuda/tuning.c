@@ -315,6 +315,7 @@ static void sm_90(gpu_tuning *t) {
     t->batch.many_threads = 1024; /* 64 registers each */
     t->batch.some_threads = 768;
     t->batch.held_warps = 16;
+    t->batch.held_come = true;
     t->batch.slab_many_threads = 896; /* 72 registers each */
     t->batch.slab_some_threads = 576;
     t->batch.slab_few_threads = 448;
@@ -338,6 +339,7 @@ static void sm_100(gpu_tuning *t) {
     t->strips.is_lean = false;
     t->strips.large_wait_bytes = 0; /* not measured */
     t->batch.held_warps = 0;        /* not measured */
+    t->batch.held_come = false;
 }
 
 /* Variants of sm_100, of which no report is known. */

@@ -334,6 +334,7 @@ typedef struct batch_tuning {
     int part_bytes;  /* of x and dy in a block, rather; */
     int whole_bytes; /* at most */
     int hold_bytes;  /* that wait in a multiprocessor's shared memory */
+    bool held_come;  /* by copies that are all asked for at once, where that was measured to pay */
     int most_warps;  /* of a block */
     /* Runs of a few elements, of which neighbours are read together. */
     int slab_run_bytes;      /* of a run that is read by itself, where wide chunks divide it */

@@ -133,6 +133,7 @@ static bool held_geometry(cuda_plan *plan, const batch_view *v, int bytes) {
     plan->cooperative = *spec;
     plan->cooperative.cooperating_blocks = (int)blocks;
     plan->cooperative.batch.variant = BATCH_HELD;
+    plan->cooperative.batch.held_come = t->held_come && !is_backward(spec);
     plan->cooperative.batch.hold =
         c->at_once * (int)least_i64(room / step / c->at_once, ceil_div_i64(turns, c->at_once));
     return true;
@@ -196,6 +197,11 @@ static bool whole_geometry(cuda_plan *plan) {
     spec->cluster = cluster;
     spec->min_blocks = blocks;
     plan->turns = part;
+    /* Asking for all of it first costs a backward more than it hides, but where there is an
+     * activation's arithmetic, or where most rows find others under way. */
+    const int64_t waves = plan->rows * cluster / ((int64_t)plan->limits.multiprocessors * blocks);
+    const bool worth = !is_backward(spec) || spec->activation != PLANISH_IDENTITY || waves > 1;
+    c->held_come = t->held_come && worth && c->hold && !batch_leaves_gradient(spec);
     return true;
 }
 

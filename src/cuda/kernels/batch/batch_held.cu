@@ -115,10 +115,11 @@ __device__ __forceinline__ void take_held(const batch_args &args) {
     s.clear();
     if (p.active) {
         real pivot[COLUMNS];
-        find_pivots(args, b.x, p.begin, p.end, pivot);
+        const pivots_of_steps pivots(args, b.x, p.begin, p.end);
+        ask_for_held(args, b, begin, count);
+        pivots.find(pivot);
         sum_constants(args, p.row, pivot, c);
-        const u32 held = add_until<true>(args, b, c, begin, 0, HOLD, count, s);
-        add_until<false>(args, b, c, begin, held, count, count, s);
+        add_all(args, b, c, begin, count, s);
     }
     leave_sums(args, p, c, s);
     known_row known;

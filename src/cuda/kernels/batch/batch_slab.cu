@@ -13,7 +13,7 @@ struct slab_mail {
 /* Sums of a thread's places by the channel that they are of: its first one, the next. */
 typedef real slab_room[SUMS][2][WORKERS];
 
-/* The pivots of the slab's rows by all images, as find_pivots has them: of three means of four elements the middle. */
+/* The pivots of the slab's rows by all images, as pivots_of_steps has them: of three means of four elements the middle. */
 __device__ __forceinline__ void share_pivots(const batch_args &args, i64 first, real *pivots) {
     constexpr int EACH = 4, SAMPLES = 3 * EACH;
     __shared__ real samples[ROOM][SAMPLES];
@@ -193,8 +193,7 @@ __device__ __forceinline__ void take_slab(const batch_args &args) {
     s.clear();
     if (p.active) {
         slab_constants(args, p, pivots, c);
-        const u32 held = HOLD > 0 ? add_until<true>(args, b, c, begin, 0, HOLD, count, s) : 0;
-        add_until<false>(args, b, c, begin, held, count, count, s);
+        add_all(args, b, c, begin, count, s);
     }
     share_places(p, s, room);
     send_rows(mail, room);

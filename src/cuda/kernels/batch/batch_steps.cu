@@ -7,35 +7,39 @@ __device__ __forceinline__ double middle_of_three(double a, double b, double c) 
 }
 
 /* The pivots of a thread's rows by steps [begin, end): of three means of four elements or more, far from each other,
- * the middle one, for any one may be far off. All threads of a row have the same. */
-__device__ __forceinline__ void find_pivots(const batch_args &args, const char *x, u32 begin, u32 end, real *pivot) {
-    constexpr int EACH = LAST ? 4 : ceil_div(4, WIDTH), SPAN = LAST ? 1 : WIDTH;
-    if (!FORWARD || !LAYER) {
-#pragma unroll
-        for (int i = 0; i < COLUMNS; i++)
-            pivot[i] = 0;
-        return;
-    }
+ * the middle one, for any one may be far off. All threads of a row have the same. They are asked for first, and found
+ * when other loads are on their way. */
+struct pivots_of_steps {
+    enum { EACH = LAST ? 4 : ceil_div(4, WIDTH), SPAN = LAST ? 1 : WIDTH };
     chunk<X_BYTES> c[3][EACH];
+
+    __device__ __forceinline__ pivots_of_steps(const batch_args &args, const char *x, u32 begin, u32 end) {
+        if (FORWARD && LAYER)
 #pragma unroll
-    for (int k = 0; k < 3 * EACH; k++) {
-        const u32 at = begin + (u32)((u64)(2 * k + 1) * (end - begin) / (6 * EACH));
-        c[k / EACH][k % EACH] = load_chunk<X_BYTES, X_ACCESS>(x + step_at<X_TYPE>(args, args.x, at));
+            for (int k = 0; k < 3 * EACH; k++) {
+                const u32 at = begin + (u32)((u64)(2 * k + 1) * (end - begin) / (6 * EACH));
+                c[k / EACH][k % EACH] = load_chunk<X_BYTES, X_ACCESS>(x + step_at<X_TYPE>(args, args.x, at));
+            }
     }
+    __device__ __forceinline__ void find(real *pivot) const {
 #pragma unroll
-    for (int i = 0; i < COLUMNS; i++) {
-        real mean[3];
+        for (int i = 0; i < COLUMNS; i++) {
+            pivot[i] = 0;
+            if (!FORWARD || !LAYER)
+                continue;
+            real mean[3];
 #pragma unroll
-        for (int k = 0; k < 3; k++) {
-            real v[EACH * SPAN];
+            for (int k = 0; k < 3; k++) {
+                real v[EACH * SPAN];
 #pragma unroll
-            for (int j = 0; j < EACH * SPAN; j++)
-                v[j] = element<X_TYPE>(c[k][j / SPAN].word, LAST ? i : j % SPAN) * ((real)1 / (EACH * SPAN));
-            mean[k] = tree_sum<EACH * SPAN>(v);
+                for (int j = 0; j < EACH * SPAN; j++)
+                    v[j] = element<X_TYPE>(c[k][j / SPAN].word, LAST ? i : j % SPAN) * ((real)1 / (EACH * SPAN));
+                mean[k] = tree_sum<EACH * SPAN>(v);
+            }
+            pivot[i] = middle_of_three(mean[0], mean[1], mean[2]);
         }
-        pivot[i] = middle_of_three(mean[0], mean[1], mean[2]);
     }
-}
+};
 
 /* What is read of a step. */
 struct step_chunks {
@@ -213,7 +217,7 @@ __device__ __forceinline__ void sum_unit(const batch_args &args, const unit_plac
     if (p.active) {
         const row_bases b = bases_of(args, p.row);
         real pivot[COLUMNS];
-        find_pivots(args, b.x, p.begin, p.end, pivot);
+        pivots_of_steps(args, b.x, p.begin, p.end).find(pivot);
         sum_constants(args, p.row, pivot, c);
         const u32 count = steps_of(p.begin, p.end, p.plane);
         u32 k = 0;

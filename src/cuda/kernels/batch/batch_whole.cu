@@ -78,10 +78,11 @@ __device__ __forceinline__ void take_whole(const batch_args &args) {
     thread_sums s;
     double v[3] = {0, 0, 0};
     s.clear();
-    find_pivots(args, b.x, 0, args.steps, pivot);
+    const pivots_of_steps pivots(args, b.x, 0, args.steps);
+    ask_for_held(args, b, begin, count);
+    pivots.find(pivot);
     sum_constants(args, row, pivot, c);
-    const u32 held = HOLD > 0 ? add_until<true>(args, b, c, begin, 0, HOLD, count, s) : 0;
-    add_until<false>(args, b, c, begin, held, count, count, s);
+    add_all(args, b, c, begin, count, s);
 #pragma unroll
     for (int j = 0; j < SUMS; j++)
         v[j] = (double)tree_sum<WIDTH>(s.v[j]);
