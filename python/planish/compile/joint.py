@@ -85,6 +85,7 @@ class NormPass(CustomGraphPass):
                 return
             chosen = choice.Choice(True, "it has no formula in torch's operators")
         if chosen.planish:
+            neighbours.spare_copies(taken)
             if norm.is_backward:
                 neighbours.make_views_again(taken)
             putting.as_planish(taken, join)

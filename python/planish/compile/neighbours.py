@@ -6,17 +6,18 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from torch.utils.checkpoint import CheckpointPolicy
 
 import torch
 from planish.compile.joins import Join, depends
+from planish.compile.putting import fake_mode, result_of
 from planish.compile.reading import Norm, value
 from planish.operators import call
 from torch import fx
 
-__all__ = ["extra_passes", "make_views_again", "without_copy"]
+__all__ = ["extra_passes", "make_views_again", "spare_copies", "without_copy"]
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -25,24 +26,66 @@ _VIEWS = (
     *(aten.transpose.int, aten.t.default, aten.unsqueeze.default, aten.squeeze.dim),
     *(aten.expand.default, aten.alias.default, aten.slice.Tensor),
 )
+#: Where a convolution, and its gradient, has the image.
+_CONVOLUTIONS: dict[Any, int] = {aten.convolution.default: 0, aten.convolution_backward.default: 1}
 _POINTWISE = (prims.convert_element_type.default, aten.clone.default, aten._to_copy.default)
 
 
 # ---- Copies and views ----------------------------------------------------------------------------
 
 
+def _is_copy(node: fx.Node | None) -> bool:
+    """That lies row by row, whatever it is a copy of."""
+    return node is not None and node.target is aten.clone.default and value(node).is_contiguous()
+
+
 def without_copy(norm: Norm) -> Norm:
     """A group norm of images as they lie: on a GPU torch's copies images that are stored by pixel
-    first, and planish's operator writes what it reads."""
+    first, and so the gradients of its results; planish's operator writes what it reads."""
     if not norm.call.split:
         return norm
-    at = 1 if norm.is_backward else 0
-    x, options = norm.tensors[at], norm.call.options & ~call.DENSE
-    if x is not None and x.target is aten.clone.default and value(x).is_contiguous():
-        source = cast(fx.Node, x.args[0])
-        tensors = tuple(source if t is x else t for t in norm.tensors)
-        norm = replace(norm, tensors=tensors)
-    return replace(norm, call=norm.call._replace(options=options))
+    tensors, at = list(norm.tensors), 1 if norm.is_backward else 0
+    x = tensors[at]
+    if _is_copy(x):
+        tensors = [_copied(x) if t is x else t for t in tensors]
+    if norm.is_backward and _is_copy(tensors[0]):
+        dy = _copied(tensors[0])
+        if value(dy).stride() == value(tensors[at]).stride():
+            tensors[0] = dy
+    made = norm.call._replace(options=norm.call.options & ~call.DENSE)
+    return replace(norm, tensors=tuple(tensors), call=made)
+
+
+def _copied(copy: fx.Node | None) -> fx.Node:
+    assert copy is not None
+    return cast(fx.Node, copy.args[0])
+
+
+def _strides(values: Any) -> list[Any]:
+    found = values if isinstance(values, tuple | list) else [values]
+    return [None if one is None else one.stride() for one in found]
+
+
+def _reads_as_well(reader: fx.Node, copy: fx.Node, x: fx.Node) -> bool:
+    """Whether a convolution, or its gradient, returns the same of x as of the copy."""
+    at, places = _CONVOLUTIONS.get(reader.target), range(len(reader.args))
+    if reader.kwargs or [place for place in places if reader.args[place] is copy] != [at]:
+        return False
+    arguments = [x if argument is copy else argument for argument in reader.args]
+    found = result_of(reader.target, arguments, fake_mode(reader))
+    return _strides(found) == _strides(value(reader))
+
+
+def spare_copies(norm: Norm) -> None:
+    """Has convolutions read the image that a group norm reads, where the model copies it for them:
+    else a graph keeps both."""
+    x = norm.tensors[1 if norm.is_backward else 0]
+    if not norm.call.split or x is None:
+        return
+    for copy in list(filter(_is_copy, x.users)):
+        for reader in list(copy.users):
+            if _reads_as_well(reader, copy, x):
+                reader.replace_input_with(copy, x)
 
 
 # ---- What a call of its own costs ---------------------------------------------------------------

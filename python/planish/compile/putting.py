@@ -19,7 +19,7 @@ from planish.compile.reading import TORCHS, Norm, value
 from planish.operators import call, fakes
 from torch import Tensor, fx
 
-__all__ = ["Formulas", "Writer", "as_planish", "as_torchs"]
+__all__ = ["Formulas", "Writer", "as_planish", "as_torchs", "fake_mode", "result_of"]
 
 aten = torch.ops.aten
 
@@ -33,8 +33,15 @@ def _meta_of(node: fx.Node) -> dict[str, Any]:
     return {key: known for key, known in node.meta.items() if key not in _OWN_META}
 
 
-def _fake_mode(node: fx.Node) -> Any:
+def fake_mode(node: fx.Node) -> Any:
     return detect_fake_mode([value(one) for one in node.all_input_nodes])
+
+
+def result_of(target: Any, arguments: Sequence[Any], mode: Any) -> Any:
+    """What an operator returns of fake tensors, where the nodes of these are its arguments."""
+    values = fx.map_arg(tuple(arguments), value)
+    with mode, enable_python_dispatcher():
+        return target(*values)
 
 
 def _more_ones(longer: Sequence[Any], shorter: Sequence[Any]) -> list[int]:
@@ -57,14 +64,12 @@ class Writer:
     """Adds nodes to a graph in front of a node, each with what it returns."""
 
     def __init__(self, node: fx.Node) -> None:
-        self.node, self.meta, self.mode = node, _meta_of(node), _fake_mode(node)
+        self.node, self.meta, self.mode = node, _meta_of(node), fake_mode(node)
 
     def add(self, target: Any, *arguments: Any, result: Any = None) -> fx.Node:
         graph = self.node.graph
         if result is None:
-            values = fx.map_arg(arguments, value)
-            with self.mode, enable_python_dispatcher():
-                result = target(*values)
+            result = result_of(target, arguments, self.mode)
         with graph.inserting_before(self.node):
             made = graph.call_function(target, arguments)
         made.meta.update(self.meta)
@@ -220,7 +225,7 @@ class Formulas:
         key = None if described is None else (node.target, str(rest), described)
         traced = self._known.get(key) if key is not None else None
         if traced is None:
-            with _fake_mode(node), enable_python_dispatcher():
+            with fake_mode(node), enable_python_dispatcher():
                 flat = _flat(function, arguments)
                 traced = make_fx(flat, self._table, tracing_mode="real")(*_anew(values))
             if key is not None:
@@ -235,7 +240,7 @@ def as_torchs(norm: Norm, known: Formulas) -> bool:
         return False
     traced, nodes = found
     graph, meta = norm.node.graph, _meta_of(norm.node)
-    placeholders, mode = iter(nodes), _fake_mode(norm.node)
+    placeholders, mode = iter(nodes), fake_mode(norm.node)
     copies: dict[fx.Node, Any] = {}
     results: Any = None
     with graph.inserting_before(norm.node):

@@ -1,0 +1,91 @@
+"""Norms of images in compiled graphs: what has the channels last is not copied, nor kept twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from compile_support import compiled, results_of, rows, uncached  # noqa: F401 (fixtures)
+
+import torch
+from planish.compile import choice
+from torch import Tensor, nn
+
+LAST = torch.channels_last
+
+
+class Block(nn.Module):
+    """As U-Nets of diffusers have it: on a GPU torch's group norm copies its input itself."""
+
+    def __init__(self, shortcut: Any = None) -> None:
+        super().__init__()
+        self.before, self.inner = (nn.Conv2d(8, 8, 3, padding=1) for _ in range(2))
+        self.norm, self.shortcut = nn.GroupNorm(4, 8), shortcut or nn.Conv2d(8, 8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        image = self.before(x)
+        rows_ = image.contiguous()
+        return self.inner(self.norm(rows_)) + self.shortcut(rows_)
+
+
+class Twice(nn.Module):
+    """What no convolution does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x
+
+
+def _graphs(model: nn.Module, mode: str = choice.FASTER) -> Any:
+    """The graphs of a training step whose results are those of eager mode."""
+    x = torch.randn(2, 8, 6, 4).to(memory_format=LAST)
+    run, graphs = compiled(model, mode)
+    for one, other in zip(results_of(run, model, x), results_of(model, model, x), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    return graphs
+
+
+def _read(graphs: Any, name: str, *places: int) -> list[tuple[int, ...]]:
+    """The strides of what operators of this name read there."""
+    return [
+        node.args[place].meta["val"].stride()
+        for module in graphs.modules
+        for node in module.graph.nodes
+        if name in str(node.target)
+        for place in places
+    ]
+
+
+@pytest.mark.parametrize("speedups", ["forward", "backward", "forward backward"])
+def test_a_graph_keeps_an_image_and_its_copy(speedups: str, rows: Any) -> None:  # noqa: F811
+    def kept(graphs: Any) -> int:
+        outputs = graphs.modules[0].graph.output_node().all_input_nodes
+        return sum(node.meta["val"].shape == (2, 8, 6, 4) for node in outputs)
+
+    rows(**dict.fromkeys(speedups.split(), 9.0))
+    model = Block().to(memory_format=LAST)
+    graphs = _graphs(model)
+    assert kept(graphs) <= kept(_graphs(model, choice.NEVER))
+    if speedups != "forward":  # else both are what inductor's backward reads
+        assert graphs.counted()["aten::clone"] == 1 - ("forward" in speedups)
+
+
+def test_a_gradient_lies_otherwise_than_its_image(rows: Any) -> None:  # noqa: F811
+    rows(backward=9.0)
+    graphs = _graphs(Block().to(memory_format=LAST))
+    assert _read(graphs, "graph_backward", 0, 1) == [(192, 1, 32, 8)] * 2
+
+
+def test_a_copy_that_others_read_is_spared(rows: Any) -> None:  # noqa: F811
+    rows(forward=9.0, backward=9.0)
+    graphs = _graphs(Block(Twice()).to(memory_format=LAST))
+    assert graphs.counted()["aten::clone"] == 1
+
+
+def test_a_convolution_of_other_results_reads_the_image(rows: Any) -> None:  # noqa: F811
+    """With a weight whose channels are not last the copy decides how its result lies."""
+    rows(forward=9.0, backward=9.0)
+    model = Block(nn.Conv2d(8, 8, 3, padding=1))
+    for one in (model.before, model.inner):
+        one.to(memory_format=LAST)
+    graphs = _graphs(model)
+    assert sorted(_read(graphs, "aten.convolution.", 0)).count((192, 24, 4, 1)) == 1
