@@ -1,5 +1,6 @@
-"""What torch.compile takes with planish's backend, beside inductor: seconds of the first training
-step of a model, each in a process of its own, with cold caches and again with what these left.
+"""What torch.compile takes with planish's backend, beside inductor: seconds from the call of it to the
+end of the first training step of a model, each in a process of its own, with cold caches (planish's
+of GPU kernels, too) and again with what these left. Both ways load inductor in that time.
 
     python3 bench/compile_time.py llama convnext --runs 5 --csv FILE
     python3 bench/compile_time.py llama --tiny --device cpu --together 1
@@ -39,7 +40,7 @@ class Row:
 
 
 def _first_step(name: str, way: str, tiny: bool, device: str) -> float:
-    """In a process of its own: what the first step takes beyond the second."""
+    """In a process of its own: what it takes to compile, and the first step beyond the second."""
     import planish
     import torch
     from compiled_models import MODELS
@@ -50,14 +51,14 @@ def _first_step(name: str, way: str, tiny: bool, device: str) -> float:
     model.to(device, torch.float32 if device == "cpu" else torch.bfloat16).train()
     if device == "cuda":
         torch.cuda.synchronize()
+    times, begin = [], time.perf_counter()
     compiled = torch.compile(model, backend=way, dynamic=False)
-    times = []
     for _ in range(2):
-        begin = time.perf_counter()
         loss(compiled).backward()  # type: ignore[no-untyped-call]
         if device == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - begin)
+        begin = time.perf_counter()
     return times[0] - times[1]
 
 
@@ -69,6 +70,7 @@ def _start(name: str, way: str, folder: str, given: argparse.Namespace) -> subpr
             **os.environ,
             "TORCHINDUCTOR_CACHE_DIR": folder,
             "TRITON_CACHE_DIR": f"{folder}/triton",
+            "PLANISH_CACHE_DIR": f"{folder}/planish",
         },
         stdout=subprocess.PIPE,
         text=True,

@@ -308,12 +308,13 @@ def main() -> int:
         running = processes[at : at + len(together)]
         for process in running:
             process.start()
-        rows += [row for _ in running for row in results.get()]
+        for _ in running:
+            rows += results.get()
+            if arguments.csv:  # at once: a run that is cut off has what was measured by then
+                about = {"machine": machine.describe(), "settings": {"command": " ".join(sys.argv)}}
+                report.write_csv(arguments.csv, [Step(**row) for row in rows], about)
         for process in running:
             process.join()
-        if arguments.csv:
-            about = {"machine": machine.describe(), "settings": {"command": " ".join(sys.argv)}}
-            report.write_csv(arguments.csv, [Step(**row) for row in rows], about)
     return int(not rows)
 
 

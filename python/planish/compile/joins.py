@@ -15,7 +15,7 @@ from planish.operators.call import Tensors
 from planish.operators.formulas import Given
 from torch import Tensor, fx
 
-__all__ = ["Join", "depends", "of"]
+__all__ = ["Join", "depends", "is_sum_of_alike", "of"]
 
 aten = torch.ops.aten
 
@@ -58,7 +58,7 @@ def _is_plain(norm: Norm) -> bool:
     return all(stage is None for stage in [*stages, values[-1]])
 
 
-def _is_sum_of_alike(node: Any) -> bool:
+def is_sum_of_alike(node: Any) -> bool:
     """Of two tensors that differ in nothing but their numbers."""
     if not isinstance(node, fx.Node) or node.target is not aten.add.Tensor or node.kwargs:
         return False
@@ -134,7 +134,7 @@ def _with_column(made: call.Call, axes: list[int]) -> call.Call:
 
 def _in_front(norm: Norm) -> Join | None:
     total = norm.tensors[0]
-    if not _is_sum_of_alike(total):
+    if not is_sum_of_alike(total):
         return None
     assert total is not None
     others = [tensor for tensor in norm.tensors[1:] if tensor is not None]
@@ -182,7 +182,7 @@ def _sum_with(dx: fx.Node, norm: Norm) -> fx.Node | None:
     if len(dx.users) != 1:
         return None
     (total,) = dx.users
-    if not _is_sum_of_alike(total) or value(total).dtype != norm.x.dtype:
+    if not is_sum_of_alike(total) or value(total).dtype != norm.x.dtype:
         return None
     others = [node for node in total.all_input_nodes if node is not dx]
     if len(others) != 1 or depends(others[0], norm.node):

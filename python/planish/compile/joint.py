@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch._inductor.custom_graph_pass import CustomGraphPass
-from torch._inductor.pattern_matcher import stable_topological_sort
 
 import torch
 from planish.compile import (
@@ -19,6 +18,7 @@ from planish.compile import (
     putting,
     reading,
     records,
+    sums,
     table,
     written,
 )
@@ -46,6 +46,9 @@ class NormPass(CustomGraphPass):
         return "planish", self.mode, table.digest(), torch.__version__
 
     def __call__(self, graph: fx.Graph) -> None:
+        # Not by a graph out of a cache: it brings in all of inductor's lowerings.
+        from torch._inductor.pattern_matcher import stable_topological_sort
+
         forms.register()
         number = self._record_left()
         for one in _graphs(graph):
@@ -88,7 +91,10 @@ class NormPass(CustomGraphPass):
             neighbours.spare_copies(taken)
             if norm.is_backward:
                 neighbours.make_views_again(taken)
+            gradient = sums.of(norm) if self.mode == choice.FASTER else None
             putting.as_planish(taken, join)
+            if gradient is not None:
+                sums.add_in_place(gradient)
         _record_norm(norm, chosen, number)
 
     def _leave(self, node: fx.Node, number: int) -> None:

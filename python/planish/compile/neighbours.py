@@ -11,6 +11,7 @@ from typing import Any, cast
 from torch.utils.checkpoint import CheckpointPolicy
 
 import torch
+from planish.compile import sums
 from planish.compile.joins import Join, depends
 from planish.compile.putting import fake_mode, result_of
 from planish.compile.reading import Norm, value
@@ -133,13 +134,28 @@ def _consumers(node: fx.Node) -> list[fx.Node]:
     return found
 
 
-def _passes_before(norm: Norm, node: fx.Node | None) -> int:
-    """Over a tensor that is made for the norm: one to read it, and one to write it unless something
-    else reads it, too."""
+def _reads(node: fx.Node | None, size: Any) -> int:
+    """The tensors of this size that inductor reads for one that it makes in its fused operators."""
     made = _producer(node)
-    if made is None or made.op != "call_function" or not _is_pointwise(made):
-        return 0
-    return 2 if all(user is norm.node for user in _consumers(made)) else 1
+    if made is None or made.target is aten.convolution.default or not _is_made(made):
+        return 1
+    inputs = [one for one in made.all_input_nodes if value(one).numel() == size]
+    return sum(1 if len(_consumers(one)) > 1 else _reads(one, size) for one in inputs)
+
+
+def _is_made(node: fx.Node) -> bool:
+    return node.op == "call_function" and _is_pointwise(node)
+
+
+def _passes_before(norm: Norm, node: fx.Node | None) -> tuple[int, int]:
+    """Over a tensor that is made for the norm: one to read it, and one to write it unless something
+    else reads it, too. Beside it the passes that inductor's norm has more for making it, which are
+    none of planish's, but of a kernel that does nothing else."""
+    made, own = _producer(node), sums.of(norm)
+    if made is None or not _is_made(made) or (own is not None and own.is_whole):
+        return 0, 0
+    more = _reads(made, value(made).numel()) - 1
+    return (2, more) if all(user is norm.node for user in _consumers(made)) else (1, more + 1)
 
 
 def _fuses(node: fx.Node) -> bool:
@@ -174,13 +190,14 @@ def _own_passes(join: Join) -> int:
 
 def extra_passes(norm: Norm, join: Join | None = None) -> float:
     """Passes over memory that inductor would have saved by fusing its own norm with what stands
-    around it, as a share of the norm's. ``join``: the norm with what is part of its call."""
+    around it, as a share of those of its norm. ``join``: with what is part of planish's call."""
     picked = [user for at, place in norm.results.items() if not place for user in norm.users[at]]
-    if join is None:
-        own = 3 if norm.is_backward else 2
-        return (_passes_before(norm, norm.tensors[0]) + _passes_behind(picked, (), norm.node)) / own
-    results = [picked]
-    if norm.is_backward:
-        results = [[node] for place, node in join.places.items() if place <= 1]
-    behind = sum(_passes_behind(nodes, join.gone, norm.node) for nodes in results)
-    return (_passes_before(norm, join.norm.tensors[0]) + behind) / _own_passes(join)
+    own, results, gone = 3 if norm.is_backward else 2, [picked], join.gone if join else ()
+    if join is not None:
+        own = _own_passes(join)
+        if norm.is_backward:
+            results = [[node] for place, node in join.places.items() if place <= 1]
+    made = norm.tensors[0] if join is None else join.norm.tensors[0]
+    before, common = _passes_before(norm, made)
+    behind = sum(_passes_behind(nodes, gone, norm.node) for nodes in results)
+    return (before + behind) / (own + common)
