@@ -1,6 +1,6 @@
-"""What torch.compile takes with planish's backend, beside inductor: seconds from the call of it to the
-end of the first training step of a model, each in a process of its own, with cold caches (planish's
-of GPU kernels, too) and again with what these left. Both ways load inductor in that time.
+"""What torch.compile takes with planish's backend, beside inductor: seconds from the call of it to
+the end of the first training step of a model, each in a process of its own, with cold caches (that
+of planish's kernels, too) and again with what these left. Both ways load inductor in that time.
 
     python3 bench/compile_time.py llama convnext --runs 5 --csv FILE
     python3 bench/compile_time.py llama --tiny --device cpu --together 1

@@ -99,20 +99,32 @@ class Residual(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(16) for _ in range(3))
         self.products = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, divisor: float | None = None) -> Tensor:
         for norm, product in zip(self.norms, self.products, strict=True):
             x = x + product(norm(x))
+            if divisor is not None:
+                x = x / divisor
         return x
 
 
-def test_a_sum_beside_a_norm_is_a_pass_of_its_own(rows: Any) -> None:  # noqa: F811
+@pytest.mark.parametrize("divisor", [None, 1.0, 2.0])
+def test_a_sum_beside_a_norm_is_a_pass_of_its_own(divisor: float | None, rows: Any) -> None:  # noqa: F811
+    """Also where it is divided by one, which blocks of diffusers do."""
     rows(forward=9.0, backward=9.0)
     model, x = Residual(), torch.randn(6, 16)
-    run, graphs = compiled(model, choice.FASTER)
-    close(results_of(run, model, x), results_of(model, model, x))
+
+    def whole(x: Tensor) -> Tensor:
+        return model(x, divisor)  # type: ignore[no-any-return]
+
+    run, graphs = compiled(whole, choice.FASTER)
+    close(results_of(run, model, x), results_of(whole, model, x))
     names = graphs.counted()
     assert (names[FORWARD], names[BACKWARD]) == (3, 3)
-    assert names["aten::add"] == 1, names  # the last one, behind which there is no norm
+    if divisor == 2.0:
+        assert names["aten::div"] > 0
+    else:
+        assert names["aten::add"] == 1, names  # the last one, behind which there is no norm
+        assert names["aten::div"] == 0
 
 
 def test_a_gradient_that_waits_for_products_costs_a_pass(rows: Any) -> None:  # noqa: F811

@@ -139,4 +139,5 @@ def test_an_unknown_mode_is_taken(given: Any) -> None:
 def test_doctor_says_nothing_of_the_compiler() -> None:
     found = doctor.report()["compile"]
     assert found["whole norms in a graph"] == found["passes that caches know"] == "yes"
+    assert found["products added in place"] == "yes"
     assert any(name.startswith("table of choices, cpu") for name in found)

@@ -1,9 +1,11 @@
 """Graphs of planish's backend in the ways that torch has of its own: compiled autograd, freezing,
-DistributedDataParallel, fully_shard. Each runs planish's operators, with eager calls' results."""
+regions, policies of checkpoints, DistributedDataParallel, fully_shard. Each runs planish's
+operators, with eager calls' results."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +14,11 @@ import torch._dynamo.config
 import torch.distributed as dist
 from torch._inductor.utils import fresh_cache
 from torch.distributed.fsdp import fully_shard
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 import planish
 import planish.compile
@@ -99,3 +106,45 @@ def test_freezing_goes_another_way() -> None:
     with torch.no_grad(), chosen("forward", "forward"):
         found = run(x)
     torch.testing.assert_close(found, model(x), rtol=1e-5, atol=1e-5)
+
+
+def test_regions_go_another_way() -> None:
+    """Each block is compiled on its own, and the same graph serves all of them."""
+    blocks, x = nn.Sequential(*(Model() for _ in range(3))), torch.randn(8, 16)
+    x.requires_grad_()  # as that of the later blocks, else the first one's graph is another
+    with planish.enabled():
+        wanted = gradients(blocks, list(blocks.parameters()), x)
+    blocks.zero_grad()
+    for block in blocks:
+        block.compile(backend="planish", options=ALWAYS)
+    with chosen("forward", "forward", "backward", "backward"):
+        found = gradients(blocks, list(blocks.parameters()), x)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("saved", ["products", "everything", "nothing"])
+def test_policies_of_checkpoints_go_another_way(saved: str) -> None:
+    """What a policy has computed again is computed again by planish."""
+
+    def policy(context: Any, operator: Any, *arguments: Any, **named: Any) -> CheckpointPolicy:
+        is_product = operator in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+        if saved == "everything" or (saved == "products" and is_product):
+            return CheckpointPolicy.MUST_SAVE
+        return CheckpointPolicy.PREFER_RECOMPUTE
+
+    model, x = Model(), torch.randn(8, 16)
+    contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+
+    def part(x: Tensor) -> Any:
+        return checkpoint(model, x, use_reentrant=False, context_fn=contexts).sin()
+
+    with planish.enabled():
+        wanted = gradients(lambda x: model(x).sin(), list(model.parameters()), x)
+    model.zero_grad()
+    run = torch.compile(part, backend="planish", options=ALWAYS, fullgraph=True)
+    before = len(planish.compile.report())
+    found = gradients(run, list(model.parameters()), x)
+    assert {entry.chosen for entry in planish.compile.report()[before:]} == {"planish"}
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)

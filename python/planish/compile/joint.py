@@ -53,10 +53,12 @@ class NormPass(CustomGraphPass):
         number = self._record_left()
         for one in _graphs(graph):
             pairs.take_apart(one)
-            for node in list(one.nodes):
-                if node.op == "call_function" and reading.is_norm(node):
-                    number = records.begin() if number is None else number
-                    self._place(node, number)
+            norms = [n for n in one.nodes if n.op == "call_function" and reading.is_norm(n)]
+            if norms and self.mode == choice.FASTER:
+                neighbours.drop_ones(one)
+            for node in norms:
+                number = records.begin() if number is None else number
+                self._place(node, number)
             stable_topological_sort(one)
 
     def _record_left(self) -> int | None:

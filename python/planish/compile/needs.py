@@ -26,6 +26,10 @@ def _takes_table() -> bool:
     return {"decompositions", "config_patches"} <= set(names)
 
 
+def _adds_in_place() -> bool:
+    return bool(importlib.import_module("planish.compile.in_place").is_there())
+
+
 def _calls_without_python() -> bool:
     module = importlib.import_module("torch._inductor.codegen.cpp_wrapper_cpu")
     return hasattr(module.CppWrapperCpu, "generate_fallback_kernel_with_runtime_lookup_nopython")
@@ -46,6 +50,10 @@ _NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         "torch.compile(backend='planish') is not there",
     ),
     "whole norms in a graph": (_takes_table, "torch.compile(backend='planish') is not there"),
+    "products added in place": (
+        _adds_in_place,
+        "a gradient that is a sum of matrix products is a pass of its own",
+    ),
     "operators called by generated C++": (
         _calls_without_python,
         "with cpp_wrapper a norm of planish's is called by way of Python",

@@ -18,7 +18,7 @@ from planish.compile.reading import Norm, value
 from planish.operators import call
 from torch import fx
 
-__all__ = ["extra_passes", "make_views_again", "spare_copies", "without_copy"]
+__all__ = ["drop_ones", "extra_passes", "make_views_again", "spare_copies", "without_copy"]
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -33,6 +33,19 @@ _POINTWISE = (prims.convert_element_type.default, aten.clone.default, aten._to_c
 
 
 # ---- Copies and views ----------------------------------------------------------------------------
+
+
+def drop_ones(graph: fx.Graph) -> None:
+    """Takes out products with the number one and quotients by it, as diffusers' blocks have them
+    around their norms: inductor makes a pass of each that it does not fuse."""
+    for target in (aten.div.Tensor, aten.mul.Tensor):
+        for node in graph.find_nodes(op="call_function", target=target):
+            of, one = node.args
+            if isinstance(of, fx.Node) and not isinstance(one, fx.Node) and one == 1:
+                made, given = value(node), value(of)
+                if (made.dtype, made.stride()) == (given.dtype, given.stride()):
+                    node.replace_all_uses_with(of)
+                    graph.erase_node(node)
 
 
 def _is_copy(node: fx.Node | None) -> bool:
