@@ -179,6 +179,24 @@ class Functions(nn.Module):
         return planish.layer_norm(moved.view(-1, 4, 4), dims=1).view(-1, 16)
 
 
+class Heads(nn.Module):
+    """Queries, keys and values of one norm's result, and what goes round them."""
+
+    def __init__(self, after: bool = False, more: Any = None) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+        self.ways = nn.ModuleList(nn.Linear(16, 16, bias=False) for _ in range(3))
+        self.after, self.more = after, more
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.sin()
+        rows_ = self.norm(x)
+        q, k, v = (way(rows_) for way in self.ways)
+        mixed = q * k.sigmoid() + v
+        more = 0 if self.more is None else self.more(rows_)
+        return mixed + (rows_ if self.after else x) + more
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "layer": (Layer, 1),
     "written": (Written, 1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from compile_support import compiled, results_of, rows, uncached  # noqa: F401 (fixtures)
+from compile_support import Heads, compiled, results_of, rows, uncached  # noqa: F401 (fixtures)
 from torch._inductor.utils import run_and_get_code
 
 import torch
@@ -18,24 +18,6 @@ ADDED = "aten::addmm"
 @pytest.fixture(autouse=True)
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sums, "_pays", lambda x: True)
-
-
-class Heads(nn.Module):
-    """Queries, keys and values of one norm's result, and what goes round them."""
-
-    def __init__(self, after: bool = False, more: Any = None) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(16)
-        self.ways = nn.ModuleList(nn.Linear(16, 16, bias=False) for _ in range(3))
-        self.after, self.more = after, more
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.sin()
-        rows_ = self.norm(x)
-        q, k, v = (way(rows_) for way in self.ways)
-        mixed = q * k.sigmoid() + v
-        more = 0 if self.more is None else self.more(rows_)
-        return mixed + (rows_ if self.after else x) + more
 
 
 def _sums(model: nn.Module) -> tuple[int, int]:

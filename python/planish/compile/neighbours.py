@@ -14,9 +14,9 @@ import torch
 from planish.compile import sums
 from planish.compile.joins import Join, depends
 from planish.compile.putting import fake_mode, result_of
-from planish.compile.reading import Norm, value
+from planish.compile.reading import Norm, hint, value
 from planish.operators import call
-from torch import fx
+from torch import Tensor, fx
 
 __all__ = ["drop_ones", "extra_passes", "make_views_again", "spare_copies", "without_copy"]
 
@@ -147,13 +147,18 @@ def _consumers(node: fx.Node) -> list[fx.Node]:
     return found
 
 
-def _reads(node: fx.Node | None, size: Any) -> int:
-    """The tensors of this size that inductor reads for one that it makes in its fused operators."""
+def _size(node: fx.Node) -> int | None:
+    found = value(node)
+    return hint(found.numel()) if isinstance(found, Tensor) else None
+
+
+def _reads(node: fx.Node | None) -> int:
+    """The tensors of its size that inductor reads for one that it makes in its fused operators."""
     made = _producer(node)
     if made is None or made.target is aten.convolution.default or not _is_made(made):
         return 1
-    inputs = [one for one in made.all_input_nodes if value(one).numel() == size]
-    return sum(1 if len(_consumers(one)) > 1 else _reads(one, size) for one in inputs)
+    inputs = [one for one in made.all_input_nodes if _size(one) == _size(made)]
+    return sum(1 if len(_consumers(one)) > 1 else _reads(one) for one in inputs)
 
 
 def _is_made(node: fx.Node) -> bool:
@@ -167,7 +172,7 @@ def _passes_before(norm: Norm, node: fx.Node | None) -> tuple[int, int]:
     made, own = _producer(node), sums.of(norm)
     if made is None or not _is_made(made) or (own is not None and own.is_whole):
         return 0, 0
-    more = _reads(made, value(made).numel()) - 1
+    more = max(_reads(made), 1) - 1
     return (2, more) if all(user is norm.node for user in _consumers(made)) else (1, more + 1)
 
 
