@@ -41,6 +41,8 @@ typedef struct {
     int (*set_item)(object *tuple, ptrdiff_t index, object *item); /* takes the item */
     object *(*get_item)(object *tuple, ptrdiff_t index);           /* borrowed */
     ptrdiff_t (*tuple_size)(object *tuple);
+    object *(*find)(object *dictionary, object *key); /* borrowed; NULL without an error: absent */
+    int (*is_true)(object *of);
     long (*to_long)(object *number);
     object *(*new_function)(const method *definition, object *self, object *module);
     void (*keep)(object *of);
@@ -75,9 +77,15 @@ typedef enum {
     CALL_RMS_NORM,
     CALL_FUSED_RMS_NORM,
     CALL_FUSED_RMS_NORM_CPU,
+    CALL_NORM_FORWARD, /* past all but the kernels, with these keys */
+    KEYS_CPU,
+    KEYS_CUDA,
     MODULE_FORWARD_AD,
+    MODULE_PROFILER,
     /* names */
     NAME_LEVEL,
+    NAME_IS_PROFILED,
+    NAME_REQUIRES_GRAD,
     NAME_LAYOUT,
     NAME_IS_NESTED,
     NAME_IS_NEG,
@@ -98,10 +106,10 @@ extern object *known[OBJECT_COUNT];
 
 /*
  * Takes both; a tuple of the functions of this folder comes back: is_quiet, is_plain, key_of,
- * runs_torchs, norm. The tuple of objects has to live as long as the process. NULL: there is an
- * exception, or it has another size.
+ * known, runs_torchs, norm. The tuple of objects has to live as long as the process. NULL: there is
+ * an exception, or the functions, `count` of them, or the objects are not as many as here.
  */
-PLANISH_API void *planish_python_functions(void *const *functions, void *objects);
+PLANISH_API void *planish_python_functions(void *const *functions, size_t count, void *objects);
 
 /* Whether no mode, transform or tracing of torch's sees calls. A graph that is compiled is looked
  * for in Python, where the compiler sees the question. */
@@ -116,12 +124,17 @@ bool attribute_is(object *of, known_object name, object *wanted);
 bool method_is(object *of, known_object name, object *wanted);
 bool result_is(known_object function, object *wanted);
 
+/* What a call of (options, tensors, dense) is kept under: options, and three parts a tensor. New,
+ * or None; NULL: there is an exception. */
+object *key_of(object *options, object *tensors, object *dense);
+
 /* A new reference to None, True or False. */
 object *answer(known_object of);
 
 object *python_is_quiet(object *self, object *const *arguments, ptrdiff_t count);
 object *python_is_plain(object *self, object *const *arguments, ptrdiff_t count);
 object *python_key_of(object *self, object *const *arguments, ptrdiff_t count);
+object *python_known(object *self, object *const *arguments, ptrdiff_t count);
 object *python_runs_torchs(object *self, object *const *arguments, ptrdiff_t count);
 object *python_norm(object *self, object *const *arguments, ptrdiff_t count);
 

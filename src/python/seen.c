@@ -84,12 +84,9 @@ static bool put_parts(object *key, ptrdiff_t at, object *tensor) {
     return true;
 }
 
-/* (options, tensors, dense): both tuples of tensors or None. A key of three parts a tensor. */
-object *python_key_of(object *self, object *const *arguments, ptrdiff_t count) {
-    (void)self;
-    if (count != 3 || !is_quiet())
+object *key_of(object *options, object *tensors, object *dense) {
+    if (!is_quiet())
         return answer(OBJECT_NONE);
-    object *tensors = arguments[1], *dense = arguments[2];
     const ptrdiff_t number = python.tuple_size(tensors), others = python.tuple_size(dense);
     if (number < 0 || others < 0)
         return NULL;
@@ -102,8 +99,8 @@ object *python_key_of(object *self, object *const *arguments, ptrdiff_t count) {
     object *key = python.new_tuple(1 + 3 * number);
     if (!key)
         return NULL;
-    python.keep(arguments[0]);
-    bool whole = python.set_item(key, 0, arguments[0]) == 0;
+    python.keep(options);
+    bool whole = python.set_item(key, 0, options) == 0;
     for (ptrdiff_t i = 0; i < number && whole; ++i) {
         object *tensor = python.get_item(tensors, i);
         if (tensor == known[OBJECT_NONE]) {
@@ -119,15 +116,24 @@ object *python_key_of(object *self, object *const *arguments, ptrdiff_t count) {
     return answer(OBJECT_NONE);
 }
 
-void *planish_python_functions(void *const *functions, void *objects) {
+/* (options, tensors, dense): the last two tuples of tensors or None. */
+object *python_key_of(object *self, object *const *arguments, ptrdiff_t count) {
+    (void)self;
+    return count == 3 ? key_of(arguments[0], arguments[1], arguments[2]) : answer(OBJECT_NONE);
+}
+
+void *planish_python_functions(void *const *functions, size_t count, void *objects) {
     static const method methods[] = {
         {"is_quiet", python_is_quiet, METHOD_FAST, NULL},
         {"is_plain", python_is_plain, METHOD_FAST, NULL},
         {"key_of", python_key_of, METHOD_FAST, NULL},
+        {"known", python_known, METHOD_FAST, NULL},
         {"runs_torchs", python_runs_torchs, METHOD_FAST, NULL},
         {"norm", python_norm, METHOD_FAST, NULL},
     };
     enum { METHODS = sizeof methods / sizeof *methods };
+    if (count * sizeof *functions != sizeof python)
+        return NULL;
     memcpy(&python, functions, sizeof python);
     if (python.tuple_size(objects) != OBJECT_COUNT)
         return NULL;

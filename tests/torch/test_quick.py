@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import planish
 import torch
 from planish.library import quick
+from planish.library.loaded import library
+from planish.operators import kept
 from torch import Tensor, nn
 
 
@@ -89,6 +92,50 @@ def test_a_key_has_options_dtypes_sizes_and_devices() -> None:
     assert key == (("f", 1.0), *of_x, None, None, None, *of_weight)
     assert quick.key_of((), (x.t(),), (x.t(),)) is None
     assert quick.key_of((), (x.t(),), ()) is not None
+
+
+# ---- Calls that are known ------------------------------------------------------------------------
+
+
+def _found(x: Tensor, weight: Tensor) -> tuple[Any, Any, Any]:
+    """What kept.run says of planish.normalize(x, 2, -1, None, weight)."""
+    planish.normalize(x.detach(), weight=weight.detach())
+    options = next(key[0] for key in kept._calls if key[0][0] == "normalize")
+    return kept.run(options, (x, weight, None), (x,))
+
+
+def test_a_known_call_is_made_where_nothing_records_it() -> None:
+    kept._calls.clear()
+    x, weight = torch.randn(5, 12), torch.randn(12, requires_grad=True)
+    wanted = planish.normalize(x, weight=weight)
+    assert wanted.requires_grad
+    results, key, prepared = _found(x, weight)
+    assert results is None and kept.find(key) is prepared and type(prepared) is kept.Prepared
+    with torch.no_grad():
+        results, again, same = _found(x, weight)
+    assert torch.equal(results[0], wanted) and results[1] is None
+    assert again == key and same is prepared
+    results, _, _ = _found(x, weight.detach())
+    assert torch.equal(results[0], wanted) and not results[0].requires_grad
+    with torch.autograd.profiler.profile():
+        assert _found(x, weight.detach())[0] is None, "the profiler sees what is dispatched"
+    assert kept.run(("other",), (x, weight, None), (x,))[::2] == (None, None)
+    assert kept.run(("normalize", []), (x, weight, None), (x,))[::2] == (None, None)
+    assert kept.run(key[0], (x.t(), weight, None), (x.t(),)) == (None, None, None)
+    with _Dispatch():
+        assert kept.run(key[0], (x, weight, None), (x,)) == (None, None, None)
+
+
+def test_dropout_is_drawn_by_the_long_way() -> None:
+    kept._calls.clear()
+    x, residual = torch.randn(2, 4, 8), torch.randn(2, 4, 8)
+    for _ in range(2):
+        torch.manual_seed(3)
+        found = planish.add_rms_norm(x, residual, dropout_p=0.5)
+        torch.manual_seed(3)
+        for one, other in zip(found, planish.add_rms_norm(x, residual, dropout_p=0.5), strict=True):
+            assert torch.equal(one, other)
+    assert not torch.equal(planish.add_rms_norm(x, residual, dropout_p=0.5)[1], found[1])
 
 
 # ---- The short way of a bare norm ----------------------------------------------------------------
@@ -211,3 +258,8 @@ def test_arguments_are_counted() -> None:
     assert quick.norm(7, torch.ones(2, 3), None, None, None, 1e-5) is None
     assert quick.runs_torchs(-1, torch.ones(2, 3)) is False
     assert quick.key_of(()) is None
+
+
+def test_another_number_of_functions_is_taken() -> None:
+    make = library().functions.planish_python_functions
+    assert make((ctypes.c_void_p * 2)(), 2, ()) is None

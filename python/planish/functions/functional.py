@@ -87,8 +87,7 @@ def _norm(
     if affine_dims is not None:
         affine_dims = given_axes(function, "affine_dims", affine_dims)
     options = dims, affine_dims, eps, weight_offset, cast, activation, out_dtype, keep
-    key = kept.key_of((function, active, *options), (x, weight, bias), (x,))
-    known = norms.known(key, x, weight, bias)
+    known, key = norms.known((function, active, *options), x, weight, bias)
     if known is not None:
         return known
     way = way_of(x, weight, bias)

@@ -29,8 +29,7 @@ def _gated_norm(
 ) -> Tensor:
     tensors = Tensors(x, weight=weight, bias=bias, gate=gate)
     options = "gated", rms, eps, norm_before_gate, group_size, weight_offset, cast
-    key = stage_calls.key_of(options, tensors)
-    known = stage_calls.known(key, tensors)
+    known, key = stage_calls.known(options, tensors)
     if known is not None:
         return known[0]
     function = "gated_rms_norm" if rms else "gated_layer_norm"

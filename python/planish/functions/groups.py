@@ -100,8 +100,7 @@ def group_norm(
             if y is not None:
                 return y
         options = num_groups, eps, activation, weight_offset, cast, out_dtype
-        key = kept.key_of(("group_norm", switch.active(), *options), (x, weight, bias), (x,))
-        known = norms.known(key, x, weight, bias)
+        known, key = norms.known(("group_norm", switch.active(), *options), x, weight, bias)
         if known is not None:
             return known
     check_activation("group_norm", activation)

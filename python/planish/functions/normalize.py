@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import torch
 from planish.functions.functional import _check_x, _node, axes_of_both
-from planish.operators import kept, norms
+from planish.operators import norms
 from planish.operators.arguments import (
     affine_of,
     check_optional,
@@ -72,8 +72,7 @@ def normalize(
         dim = given_axes("normalize", "dim", dim)
     if affine_dims is not None:
         affine_dims = given_axes("normalize", "affine_dims", affine_dims)
-    key = kept.key_of(("normalize", p, dim, affine_dims, eps), (x, weight, bias), (x,))
-    known = norms.known(key, x, weight, bias)
+    known, key = norms.known(("normalize", p, dim, affine_dims, eps), x, weight, bias)
     if known is not None:
         return known
     way = way_of(x, weight, bias)

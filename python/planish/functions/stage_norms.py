@@ -55,8 +55,7 @@ def _add_norm(
     if number and 0 <= dropout_p < 1 and stages.has_rows_rank(row_scale, x):
         drops = dropout_p if training else 0.0
         options = "added", rms, eps, sum_dtype, weight_offset, out_dtype, cast, drops
-        key = stage_calls.key_of(options, tensors)
-        known = stage_calls.known(key, tensors)
+        known, key = stage_calls.known(options, tensors)
         if known is not None:
             return known
     function = "add_rms_norm" if rms else "add_layer_norm"
@@ -246,8 +245,7 @@ def _modulated_norm(
     weight_offset: float,
 ) -> Tensor | tuple[Tensor, Tensor]:
     tensors = Tensors(x, residual, None, gate, None, weight, bias, scale, shift)
-    key = stage_calls.key_of(("modulated", rms, eps, sum_dtype, weight_offset), tensors)
-    known = stage_calls.known(key, tensors)
+    known, key = stage_calls.known(("modulated", rms, eps, sum_dtype, weight_offset), tensors)
     if known is not None:
         return known[0] if residual is None else known
     function = "modulated_rms_norm" if rms else "modulated_layer_norm"

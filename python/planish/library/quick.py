@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from planish.library.loaded import library
 
-__all__ = ["BATCH_NORM", "GROUP_NORM", "LAYER_NORM", "RMS_NORM"]
-__all__ += ["is_plain", "is_quiet", "key_of", "norm", "runs_torchs"]
+__all__ = ["BATCH_NORM", "CPU", "CUDA", "GROUP_NORM", "LAYER_NORM", "RMS_NORM"]
+__all__ += ["is_plain", "is_quiet", "key_of", "known", "norm", "runs_torchs"]
 
 #: torch's operators by their numbers in src/python/short_calls.c.
 LAYER_NORM, GROUP_NORM, RMS_NORM, BATCH_NORM = range(4)
@@ -32,12 +32,21 @@ _FUNCTIONS = (
     "PyTuple_SetItem",
     "PyTuple_GetItem",
     "PyTuple_Size",
+    "PyDict_GetItemWithError",
+    "PyObject_IsTrue",
     "PyLong_AsLong",
     "PyCFunction_NewEx",
     "Py_IncRef",
     "Py_DecRef",
     "PyErr_Clear",
 )
+
+#: Of kernels on the CPU, and on CUDA: for the short ways past all else in the dispatcher.
+KEYS = CPU, CUDA = tuple(
+    torch._C.DispatchKeySet(key) for key in (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
+)
+
+library().define()  # at import: tracing must not come across it
 
 #: With these keys a call goes to autograd's kernel of aten::_fused_rms_norm and from there to
 #: planish's for the CPU, which C put under a key that no tensor has (src/torch/registry.c).
@@ -67,10 +76,14 @@ _CALLS = (
     torch.rms_norm,
     torch._fused_rms_norm,
     fused_rms_norm_cpu,
+    torch.ops.planish.norm_forward.default._handle.redispatch_boxed,
+    CPU,
+    CUDA,
     torch.autograd.forward_ad,
+    torch.autograd.profiler,
 )
-_NAMES = "_current_level layout is_nested is_neg _is_zerotensor dtype shape device size"
-_NAMES += " is_contiguous is_inference is_cpu is_cuda"
+_NAMES = "_current_level _is_profiler_enabled requires_grad layout is_nested is_neg _is_zerotensor"
+_NAMES += " dtype shape device size is_contiguous is_inference is_cpu is_cuda"
 
 #: Lives as long as the process: C refers to it.
 _OBJECTS = (*_VALUES, *_DTYPES, *_CALLS, *map(sys.intern, _NAMES.split()))
@@ -79,8 +92,12 @@ _OBJECTS = (*_VALUES, *_DTYPES, *_CALLS, *map(sys.intern, _NAMES.split()))
 def _functions() -> Any:
     addresses = [ctypes.cast(ctypes.pythonapi[name], ctypes.c_void_p) for name in _FUNCTIONS]
     make = library().functions.planish_python_functions
-    make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object)
-    return make((ctypes.c_void_p * len(addresses))(*addresses), _OBJECTS)
+    make.restype = ctypes.c_void_p
+    make.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.py_object
+    made = make((ctypes.c_void_p * len(addresses))(*addresses), len(addresses), _OBJECTS)
+    if made is None:
+        raise ImportError(f"planish: {library().path} is not this package's library")
+    return ctypes.cast(made, ctypes.py_object).value
 
 
-is_quiet, is_plain, key_of, runs_torchs, norm = _functions()
+is_quiet, is_plain, key_of, known, runs_torchs, norm = _functions()

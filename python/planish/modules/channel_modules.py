@@ -15,7 +15,7 @@ from planish.functions import functional, groups
 from planish.library import quick, switch
 from planish.library.torch_calls import short
 from planish.modules.norm_modules import held_parameter
-from planish.operators import arguments, composite, kept, norms
+from planish.operators import arguments, composite, norms
 from planish.operators.ways import Way, leaf, way_of
 from torch import Tensor, nn
 
@@ -106,8 +106,7 @@ class LayerNorm2d(nn.LayerNorm):
             return type(self).forward(self, input)
         weight, bias = held_parameter(self, "weight"), held_parameter(self, "bias")
         options = "LayerNorm2d", switch.active(), self.normalized_shape, self.eps, last
-        key = kept.key_of(options, (input, weight, bias), (input,))
-        known = norms.known(key, input, weight, bias)
+        known, key = norms.known(options, input, weight, bias)
         if known is not None:
             return known
         way = way_of(input, weight, bias)
@@ -165,8 +164,7 @@ class RMSNorm2d(nn.RMSNorm):
     def _forward(self, x: Tensor) -> Tensor:
         weight = held_parameter(self, "weight")
         options = "RMSNorm2d", switch.active(), self.normalized_shape, self.eps
-        key = kept.key_of(options, (x, weight), (x,))
-        known = norms.known(key, x, weight, None)
+        known, key = norms.known(options, x, weight, None)
         if known is not None:
             return known
         way = way_of(x, weight)
@@ -256,8 +254,7 @@ class GroupNorm(nn.GroupNorm):
             if y is not None:
                 return y
         options = "GroupNorm", switch.active(), self.num_groups, self.num_channels, self.eps
-        key = kept.key_of((*options, activation), (input, *parameters), (input,))
-        known = norms.known(key, input, *parameters)
+        known, key = norms.known((*options, activation), input, *parameters)
         if known is not None:
             return known
         way = way_of(input, *parameters)

@@ -10,7 +10,7 @@ from planish.functions.response import global_response_norm
 from planish.library.seen import needs_graph
 from planish.modules.channel_modules import check_image, planish_runs
 from planish.modules.norm_modules import held_parameter
-from planish.operators import arguments, kept, norms
+from planish.operators import arguments, norms
 from planish.operators.call import Norm
 from planish.operators.ways import Way, leaf, way_of
 from torch import Tensor, nn
@@ -46,8 +46,7 @@ class _InstanceNorm:
         key = None
         if not module.track_running_stats and module._buffers.get("running_mean") is None:
             options = type(self), module.num_features, module.eps
-            key = kept.key_of(options, (input, *parameters), (input,))
-            known = norms.known(key, input, *parameters)
+            known, key = norms.known(options, input, *parameters)
             if known is not None:
                 return known
         way = way_of(input, *parameters)

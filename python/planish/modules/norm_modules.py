@@ -14,7 +14,7 @@ import torch
 from planish.functions import functional
 from planish.library import quick, switch
 from planish.library.torch_calls import short
-from planish.operators import arguments, composite, kept, norms
+from planish.operators import arguments, composite, norms
 from planish.operators.call import Norm
 from planish.operators.ways import Way, leaf, way_of
 from torch import Tensor, nn
@@ -92,8 +92,7 @@ class LayerNorm(nn.LayerNorm):
         if y is not None:
             return y
         options = "LayerNorm", switch.active(), self.normalized_shape, self.eps
-        key = kept.key_of(options, (input, weight, bias), (input,))
-        known = norms.known(key, input, weight, bias)
+        known, key = norms.known(options, input, weight, bias)
         if known is not None:
             return known
         way = way_of(input, weight, bias)
@@ -139,8 +138,7 @@ class RMSNorm(nn.RMSNorm):
         if y is not None:
             return y
         options = "RMSNorm", switch.active(), self.normalized_shape, self.eps
-        key = kept.key_of(options, (x, weight), (x,))
-        known = norms.known(key, x, weight, None)
+        known, key = norms.known(options, x, weight, None)
         if known is not None:
             return known
         way = way_of(x, weight)

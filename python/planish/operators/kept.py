@@ -5,19 +5,28 @@ unusual strides among it, is not kept, and goes the long way each time."""
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.compiler import is_compiling
 
 from planish.library import quick
 from torch import Tensor
 
-__all__ = ["find", "keep", "key_of"]
+__all__ = ["Prepared", "find", "keep", "key_of", "run"]
 
 #: So many combinations are kept; then it begins anew. Sequences of many lengths would fill memory.
 _ROOM = 4096
 
 _calls: dict[Any, Any] = {}
+
+
+class Prepared(NamedTuple):
+    """What norm_forward is called with: to save for a derivative (records.py), and without."""
+
+    record: Any
+    alone: Any  # of call.py's Call; C takes it out by its place
+    #: Whether its derivative has kernels, too.
+    graph: bool = True
 
 
 def key_of(
@@ -29,6 +38,20 @@ def key_of(
     dtype, shape and device. None for one that is not plain (seen.py) and goes the long way.
     ``dense``: those that have to be."""
     return None if is_compiling() else quick.key_of(options, tensors, dense)
+
+
+def run(
+    options: tuple[Any, ...],
+    tensors: tuple[Tensor | None, ...],
+    dense: tuple[Tensor | None, ...],
+) -> tuple[Any, Any, Any]:
+    """(norm_forward's results, what the call is kept under, what is kept), of key_of's arguments.
+    No results: the call is not known, or wants a graph or anything else that is not asked for here.
+    Three tensors are x, weight and bias."""
+    if is_compiling():
+        return None, None, None
+    found: tuple[Any, Any, Any] = quick.known(_calls, Prepared, options, tensors, dense)
+    return found
 
 
 def find(key: Any) -> Any:

@@ -38,9 +38,15 @@ class ByTorch(NamedTuple):
         return torch_calls.group_norm(x, self.size, weight, bias, self.eps)
 
 
-def known(key: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor | None:
-    """y of a call that is known by this key (kept.py); None otherwise."""
-    prepared = kept.find(key)
+def known(
+    options: tuple[Any, ...], x: Tensor, weight: Tensor | None, bias: Tensor | None
+) -> tuple[Tensor | None, Any]:
+    """y of a call that is known (kept.py), or None, and what it is kept under."""
+    results, key, prepared = kept.run(options, (x, weight, bias), (x,))
+    return (_known(prepared, x, weight, bias) if results is None else results[0]), key
+
+
+def _known(prepared: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor | None:
     if prepared is None:
         return None
     if type(prepared) is ByTorch:  # as ways.may_be_torchs has it of plain tensors

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from planish.library.loaded import library
+from planish.library.quick import CPU, CUDA, KEYS
 from planish.library.seen import below_autograd, is_plain
 
 __all__ = [
@@ -30,13 +30,7 @@ __all__ = [
     "unrecorded",
 ]
 
-#: Of kernels on the CPU, and on CUDA.
-KEYS = _CPU, _CUDA = tuple(
-    torch._C.DispatchKeySet(key) for key in (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
-)
 _profiler = torch.autograd.profiler
-
-library().define()  # at import: tracing must not come across it
 
 
 def is_profiled() -> bool:
@@ -57,7 +51,7 @@ def of(name: str) -> Callable[..., Any]:
 
     def run(*arguments: Any) -> Any:
         x = arguments[0]
-        keys = _CPU if x.is_cpu else _CUDA if x.is_cuda else None
+        keys = CPU if x.is_cpu else CUDA if x.is_cuda else None
         if keys is None or _profiler._is_profiler_enabled:
             with below_autograd():
                 return operator(*arguments)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import sys
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from planish.library import counts
@@ -19,6 +19,7 @@ from planish.operators import asked as _asked
 from planish.operators import call, kept, limits, ops, placed, short
 from planish.operators.arguments import with_offset
 from planish.operators.call import Call, Tensors
+from planish.operators.kept import Prepared
 from planish.operators.records import Record, thrown
 from planish.operators.ways import Way
 from torch import Tensor
@@ -27,7 +28,6 @@ __all__ = [
     "Known",
     "as_rows",
     "is_distributed",
-    "key_of",
     "known",
     "last_axes",
     "modulation_axes",
@@ -46,26 +46,12 @@ _SEEDS = 2**63 - 1
 Known = tuple[Any, Tensors]
 
 
-class Prepared(NamedTuple):
-    """What norm_forward is called with: to save for a derivative, and without."""
-
-    record: Record
-    alone: Call
-    #: Whether its derivative has kernels, too.
-    graph: bool = True
-
-
 def prepare(saving: Call, given: Tensors, graph: bool = True) -> Prepared:
     alone = saving._replace(options=saving.options & ~call.SAVE)
     return Prepared(Record(saving, given), alone, graph)
 
 
 # ---- Calls that are known ------------------------------------------------------------------------
-
-
-def key_of(options: tuple[Any, ...], tensors: Tensors) -> Any:
-    """What a call is kept under; None for a call that goes the long way."""
-    return kept.key_of(options, tensors, (tensors[0], tensors[1], tensors[9]))  # those as x
 
 
 def run_plain(tensors: Tensors, prepared: Prepared) -> tuple[Tensor, Tensor | None] | None:
@@ -88,10 +74,15 @@ def run_plain(tensors: Tensors, prepared: Prepared) -> tuple[Tensor, Tensor | No
         raise
 
 
-def known(key: Any, tensors: Tensors) -> tuple[Tensor, Any] | None:
-    """(y, sum or None) of a call that is known by this key; None otherwise."""
-    prepared = kept.find(key)
-    return None if prepared is None else run_plain(tensors, prepared)
+def known(options: tuple[Any, ...], tensors: Tensors) -> tuple[tuple[Tensor, Any] | None, Any]:
+    """(y, sum or None) of a call that is known, or None, and what it is kept under: None for a call
+    that goes the long way."""
+    as_x = tensors[0], tensors[1], tensors[9]
+    results, key, prepared = kept.run(options, tensors, as_x)
+    if results is not None:
+        y, total, _, _ = results
+        return (y, total), key
+    return (None if prepared is None else run_plain(tensors, prepared)), key
 
 
 def saves_badly(*tensors: Tensor | None) -> bool:

@@ -45,7 +45,9 @@ def sum_and_norm(
         return None
     if not runs_torchs(quick.RMS_NORM if rms else quick.LAYER_NORM, x, residual, weight, bias):
         return None
-    if residual.shape != x.shape or not (residual.is_contiguous() and are_better(x)):
+    if residual.shape != x.shape or residual.device != x.device:
+        return None
+    if not (residual.is_contiguous() and are_better(x)):
         return None
     if x.dtype in HALF and needs_graph(x, residual, weight, bias):
         return None  # autograd would round the norm's gradient before it adds the sum's
