@@ -15,8 +15,7 @@ import torch.nn.functional as F
 import torch
 from planish.apex import _autocast_utils, _functions, _kernels, _recovery
 from planish.functions import functional as planish_functions
-from planish.library import torch_calls
-from planish.library.seen import is_hooked, needs_graph
+from planish.library import quick, torch_calls
 from planish.operators.arguments import check_floats, check_optional, check_tensor
 from torch import Tensor
 
@@ -102,13 +101,10 @@ def _eager(
     device: str,
 ) -> Tensor:
     """Without memory_efficient and autocast."""
-    hooked = is_hooked() and needs_graph(x, weight, bias)
-    if not hooked and all(p is None or p.dtype == x.dtype for p in (weight, bias)):
-        # torch's operators, where they run on planish, without what is checked on the way there
-        if rms and torch_calls.is_possible("rms_norm", x):
-            return torch_calls.rms_norm(x, shape, weight, eps)
-        if not rms and torch_calls.is_possible("layer_norm", x):
-            return torch_calls.layer_norm(x, shape, weight, bias, eps)
+    op = quick.RMS_NORM if rms else quick.LAYER_NORM
+    y = torch_calls.short(op, x, shape, weight, bias, eps)
+    if y is not None:
+        return y
     return _norm(x, weight, bias, shape, eps, rms, mixed)
 
 
