@@ -4,11 +4,13 @@ ahead-of-time compilation included, and a switch and torch's caches keep graphs 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from compile_support import results_of
@@ -17,6 +19,7 @@ from torch._inductor.utils import fresh_cache, run_and_get_code
 import planish
 import torch
 from planish.compile import inductor
+from planish.library import loaded
 from torch import Tensor, nn
 
 CALLED = "planish::norm_forward"
@@ -96,18 +99,25 @@ def test_the_channels_of_a_kept_image_are_scattered() -> None:
     assert layouts == [(192, 32, 8, 1)] * 6, "dy and x of three norms"
 
 
-def test_a_package_needs_python(tmp_path: Path) -> None:
-    model, x = Model().eval(), torch.randn(8, 16)
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Tensor, Tensor]:
+    """Of a model all of whose norms are planish's: the path, an input and its result."""
+    model, x = Model().eval(), torch.linspace(-9, 9, 128).view(8, 16).sin()
+    torch._dynamo.reset()
     inductor.switch("always")
     try:
-        with torch.no_grad():
+        with torch.no_grad(), fresh_cache():
             exported = torch.export.export(model, (x,))
-            path = torch._inductor.aoti_compile_and_package(
-                exported, package_path=str(tmp_path / "model.pt2")
-            )
-            torch.save((x, model(x)), tmp_path / "known.pt")
+            where = str(tmp_path_factory.mktemp("package") / "model.pt2")
+            path = torch._inductor.aoti_compile_and_package(exported, package_path=where)
+            return path, x, model(x)
     finally:
         inductor.switch(False)
+
+
+def test_a_package_needs_python(package: Any, tmp_path: Path) -> None:
+    path, x, wanted = package
+    torch.save((x, wanted), tmp_path / "known.pt")
     program = f"""
         import planish, torch
         x, wanted = torch.load({str(tmp_path / "known.pt")!r})
@@ -123,6 +133,48 @@ def test_a_package_needs_python(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 2, done.stdout
+
+
+#: Runs a package without Python; its second argument says whether planish's operators are defined.
+PROGRAM = """
+    #include <ATen/ATen.h>
+    #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
+    #include <cstdio>
+    extern "C" int planish_torch_define(char*, size_t);
+    int main(int, char** argv) try {
+      char text[256] = "";
+      if (argv[2][0] == 'y' && planish_torch_define(text, sizeof text) != 0) return 2;
+      torch::inductor::AOTIModelPackageLoader loader(argv[1]);
+      auto y = loader.run({at::linspace(-9, 9, 128).view({8, 16}).sin()})[0].contiguous();
+      for (int i = 0; i < 128; ++i) std::printf("%.9g\\n", y.data_ptr<float>()[i]);
+    } catch (const std::exception& error) {
+      std::printf("%s\\n", error.what());
+      return 3;
+    }
+"""
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+def test_a_package_needs_python_in_a_program(package: Any, tmp_path: Path) -> None:
+    path, _, wanted = package
+    (tmp_path / "run.cpp").write_text(textwrap.dedent(PROGRAM))
+    library, folder = Path(loaded.library().path).resolve(), Path(torch.__file__).parent
+    program = str(tmp_path / "run")
+    command = ["c++", "-std=c++20", str(tmp_path / "run.cpp"), "-o", program, str(library)]
+    command += [f"-I{folder}/include", f"-I{folder}/include/torch/csrc/api/include"]
+    command += [f"-L{folder}/lib", "-ltorch", "-ltorch_cpu", "-lc10"]
+    command += [f"-Wl,-rpath,{folder}/lib:{library.parent}"]
+    subprocess.run(command, check=True)
+
+    def run(defined: str) -> subprocess.CompletedProcess[str]:
+        given = [program, path, defined]
+        return subprocess.run(given, capture_output=True, text=True, check=False)
+
+    done = run("yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = torch.tensor([float(line) for line in done.stdout.split()]).view(8, 16)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    assert "planish" in run("no").stdout, "its operators are not there"
 
 
 def test_a_switch_reaches_what_is_compiled() -> None:
