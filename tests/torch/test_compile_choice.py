@@ -135,6 +135,22 @@ def test_a_gradient_that_waits_for_products_costs_a_pass(rows: Any) -> None:  # 
     assert graphs.counted()[BACKWARD] == 3
 
 
+@pytest.mark.parametrize(("terms", "taken"), [(1, 0), (3, 1)])
+def test_what_a_fused_norm_reads_more_is_not_counted(terms: int, taken: int, rows: Any) -> None:  # noqa: F811
+    """Two passes of two are fused in front; of three terms inductor's norm reads two more."""
+    rows(forward=1.7)
+
+    def before(x: Tensor, *factors: Tensor) -> Tensor:
+        made = (x @ factors[0]).sin()
+        for factor in factors[1:terms]:
+            made = made * (x @ factor)
+        return F.layer_norm(made, (16,))
+
+    run, graphs = compiled(before, choice.FASTER)
+    run(torch.randn(6, 16), *(torch.randn(16, 16) for _ in range(3)))
+    assert graphs.counted()[FORWARD] == taken
+
+
 def test_an_operator_of_two_results_costs_nothing(rows: Any) -> None:  # noqa: F811
     def behind(x: Tensor) -> Tensor:
         y = F.layer_norm(x, (16,))
