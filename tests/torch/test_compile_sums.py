@@ -63,10 +63,26 @@ def test_other_modes_round_the_sum(rows: Any) -> None:  # noqa: F811
     assert graphs.counted()[ADDED] == 0
 
 
-def test_the_compiled_sum_is_another(rows: Any) -> None:  # noqa: F811
+class Behind(nn.Module):
+    """Blocks with the norm behind the sum, as BERT has them: what goes round the product is read by
+    the gradients of a weight and a bias before it is written over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(16) for _ in range(3))
+        self.ways = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for norm, way in zip(self.norms, self.ways, strict=True):
+            x = norm(way(x) + x)
+        return x
+
+
+@pytest.mark.parametrize("model", [Heads(True), Behind()], ids=["heads", "behind"])
+def test_the_compiled_sum_is_another(model: Any, rows: Any) -> None:  # noqa: F811
     """By the code that inductor writes, with a product of the model's own beside it."""
     rows(backward=9.0)
-    model, x = Heads(True), torch.randn(2, 6, 16)
+    x = torch.randn(2, 6, 16)
 
     def whole(x: Tensor) -> Tensor:
         return torch.addmm(x[0], x[1], model.ways[0].weight.t()).tanh() + model(x)
