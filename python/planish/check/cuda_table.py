@@ -117,7 +117,7 @@ def _groups(
 def _image_cases() -> list[Case]:
     large, small = (64, 96, 56, 56), (64, 384, 28, 28)
     usual, tiny, huge = (64, 32, 8, 56, 56), (2048, 32, 8, 7, 7), (4, 32, 16, 256, 256)
-    vast = (1, 32, 2, 1024, 1024)
+    vast, whole = (1, 32, 2, 1024, 1024), (1, 2, 16, 1024, 1024)
     one, two, last = "one read", "two reads", "channels last: "
     return [
         _channels("", "f16", "forward", large),
@@ -131,7 +131,8 @@ def _image_cases() -> list[Case]:
         _groups("groups", "", "f16", "backward", usual, one),
         _groups("groups", "silu", "bf16", "backward", usual, one),
         _groups("groups", "cooperative", "f16", "forward", huge, _GROUP),
-        _groups("groups", "two-reads", "f16", "backward", huge, two),
+        _groups("groups", "cooperative", "f16", "backward", huge, one),
+        _groups("groups", "two-reads", "f16", "backward", whole, two),
         _groups("tiles", "", "f16", "forward", tiny, "tiles"),
         _groups("tiles", "silu", "bf16", "forward", tiny, "tiles"),
         _groups("tiles", "", "f16", "backward", tiny, "tiles"),
