@@ -110,6 +110,8 @@ static returned_tensors forward(operation_counts *call, backend whose, bool own,
         why = forward_on_planish(&g, eps, &made);
     if (why == SUPPORTED)
         return made;
+    if (own && why == TOO_MANY_AXES) /* planish's functions have an error for that */
+        torch_throw(reason_text(why));
     count_reason(call, why);
     return torch_group_norm(whose, input, weight, bias, &sizes, eps);
 }

@@ -148,6 +148,8 @@ static returned_tensors forward(operation_counts *call, backend whose, bool own,
     }
     if (why == SUPPORTED)
         return made;
+    if (own && why == TOO_MANY_AXES) /* planish's functions have an error for that */
+        torch_throw(reason_text(why));
     count_reason(call, why);
     return torch_layer_norm(whose, input, shape, weight, bias, eps);
 }

@@ -95,7 +95,7 @@ static void fused_forward(backend whose, stack_value *stack) {
     if (why == SUPPORTED)
         return;
     /* torch's operator of this name does not look at shapes, and has no backward on the CPU. */
-    if (own && (why == WRONG_SHAPE || whose == BACKEND_CPU))
+    if (own && (why == WRONG_SHAPE || why == TOO_MANY_AXES || whose == BACKEND_CPU))
         torch_throw(reason_text(why));
     count_reason(call, why);
     /* torch's CUDA kernel takes no mixed dtypes; torch's other operators do. */

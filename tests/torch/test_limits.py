@@ -39,9 +39,12 @@ def test_another_dtype_is_taken(norm: Callable[..., Tensor], dtype: torch.dtype)
 
 
 def test_seventeen_axes_are_taken() -> None:
-    planish.layer_norm(torch.ones([1] * 15 + [8]), -1)
+    for norm in (planish.layer_norm, planish.rms_norm):
+        norm(torch.ones([1] * 15 + [8]), -1)
+        with pytest.raises((RuntimeError, NotImplementedError)):
+            norm(torch.ones([1] * 16 + [8]), -1)
     with pytest.raises((RuntimeError, NotImplementedError)):
-        planish.layer_norm(torch.ones([1] * 16 + [8]), -1)
+        planish.group_norm(torch.ones([1, 8] + [1] * 15), 2)
 
 
 def test_a_quantised_result_has_a_gradient() -> None:

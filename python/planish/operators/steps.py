@@ -59,12 +59,14 @@ def sum_and_norm(
 def pair(
     rms: bool, first: Any, second: Any, first_weight: Any, second_weight: Any, eps: Any
 ) -> tuple[Tensor, Tensor] | None:
-    """Two norms over the last axis of small tensors that are recorded for a derivative; None where
-    one call is better."""
+    """Two norms over the last axis of small tensors, both recorded for a derivative; None where one
+    call is better."""
+    kind = quick.RMS_NORM if rms else quick.LAYER_NORM
     if not torch.is_grad_enabled():
         return None
-    kind = quick.RMS_NORM if rms else quick.LAYER_NORM
     if not (runs_torchs(kind, first, first_weight) and runs_torchs(kind, second, second_weight)):
+        return None
+    if not (needs_graph(first, first_weight) and needs_graph(second, second_weight)):
         return None
     if not (are_better(first) and are_better(second)):
         return None
