@@ -123,6 +123,7 @@ bool is_of_torchs(object *tensor);
 bool attribute_is(object *of, known_object name, object *wanted);
 bool method_is(object *of, known_object name, object *wanted);
 bool result_is(known_object function, object *wanted);
+bool result_of_is(known_object function, object *argument, object *wanted);
 
 /* What a call of (options, tensors, dense) is kept under: options, and three parts a tensor. New,
  * or None; NULL: there is an exception. */

@@ -36,6 +36,10 @@ bool result_is(known_object function, object *wanted) {
     return is(python.call(known[function], NULL, 0, NULL), wanted);
 }
 
+bool result_of_is(known_object function, object *argument, object *wanted) {
+    return is(python.call(known[function], &argument, 1, NULL), wanted);
+}
+
 bool is_quiet(void) {
     return result_is(CALL_DISPATCH_MODES, known[OBJECT_ZERO]) &&
            result_is(CALL_FUNCTION_MODES, known[OBJECT_ZERO]) &&

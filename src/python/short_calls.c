@@ -47,15 +47,9 @@ static bool is_under(torchs op, object *x, uint32_t *group) {
 /* What autograd saves for a derivative may be no tensor that was made in inference mode, and hooks
  * see it. */
 static bool saves_well(object *x) {
-    if (result_is(CALL_GRAD_MODE, known[OBJECT_FALSE]))
-        return true;
-    object *hooks = python.call(known[CALL_SAVED_HOOKS], &known[OBJECT_TRUE], 1, NULL);
-    if (!hooks) {
-        python.forget_error();
-        return false;
-    }
-    python.drop(hooks);
-    return hooks == known[OBJECT_NONE] && method_is(x, NAME_IS_INFERENCE, known[OBJECT_FALSE]);
+    return result_is(CALL_GRAD_MODE, known[OBJECT_FALSE]) ||
+           (result_of_is(CALL_SAVED_HOOKS, known[OBJECT_TRUE], known[OBJECT_NONE]) &&
+            method_is(x, NAME_IS_INFERENCE, known[OBJECT_FALSE]));
 }
 
 static bool fits(torchs op, object *dtype, object *parameter) {

@@ -233,10 +233,8 @@ def layer_norm(
     Traceback (most recent call last):
     IndexError: ...
     """
-    if (
-        (type(dims) is int and dims == -1 and type(eps) is float)
-        and (affine_dims is None and activation is None and out_dtype is None)
-        and (cast == "once" and steps.is_zero(weight_offset))
+    if (type(dims) is int and dims == -1 and affine_dims is None) and steps.is_bare(
+        eps, weight_offset, cast, activation, out_dtype
     ):
         y = short(quick.LAYER_NORM, x, None, weight, bias, eps)
         if y is not None:
@@ -294,10 +292,8 @@ def rms_norm(
     >>> torch.equal(y, planish.rms_norm(x, -1))
     True
     """
-    if (
-        (type(dims) is int and dims == -1 and type(eps) is float)
-        and (affine_dims is None and activation is None and out_dtype is None)
-        and (cast == "once" and steps.is_zero(weight_offset))
+    if (type(dims) is int and dims == -1 and affine_dims is None) and steps.is_bare(
+        eps, weight_offset, cast, activation, out_dtype
     ):
         y = short(quick.RMS_NORM, x, None, weight, bias, eps)
         if y is not None:

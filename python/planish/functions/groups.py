@@ -94,8 +94,7 @@ def group_norm(
         )
     key = None
     if type(num_groups) is int:
-        bare = activation is None and out_dtype is None and cast == "once"
-        if bare and type(eps) is float and steps.is_zero(weight_offset):
+        if steps.is_bare(eps, weight_offset, cast, activation, out_dtype):
             y = short(quick.GROUP_NORM, x, num_groups, weight, bias, eps)
             if y is not None:
                 return y

@@ -12,7 +12,7 @@ from planish.library.torch_calls import runs_torchs, short
 from planish.operators.arguments import HALF
 from torch import Tensor
 
-__all__ = ["are_better", "is_zero", "norm", "pair", "sum_and_norm"]
+__all__ = ["are_better", "is_bare", "is_zero", "norm", "pair", "sum_and_norm"]
 
 #: With more elements a pass over them costs more than what the host saves.
 _SMALL = {False: 1 << 16, True: 1 << 18}
@@ -21,6 +21,12 @@ _SMALL = {False: 1 << 16, True: 1 << 18}
 def is_zero(number: Any) -> bool:
     """Whether an option is the number that says nothing."""
     return (type(number) is float or type(number) is int) and number == 0
+
+
+def is_bare(eps: Any, weight_offset: Any, cast: Any, activation: Any, out_dtype: Any) -> bool:
+    """Whether nothing is asked for but the norm, with an eps that torch takes as it is."""
+    plain = activation is None and out_dtype is None and cast == "once"
+    return plain and type(eps) is float and is_zero(weight_offset)
 
 
 def are_better(x: Tensor) -> bool:
