@@ -115,8 +115,9 @@ enum {
     BACKWARD_COUNT = sizeof backwards / sizeof *backwards,
 };
 
-/* torch's record of each; its deletion is the removal. */
-static library_handle libraries[REGISTRATION_COUNT];
+/* torch's record of each; its deletion is the removal. One that stays is registered once more by
+ * enable(), which comes above what other libraries have registered since. */
+static library_handle libraries[REGISTRATION_COUNT], staying_libraries[REGISTRATION_COUNT];
 static library_handle backward_libraries[BACKWARD_COUNT];
 
 static const uint32_t cuda_groups = PLANISH_TORCH_CUDA_LAYER_NORM | PLANISH_TORCH_CUDA_GROUP_NORM |
@@ -144,19 +145,14 @@ static planish_status implement(const char *ns, const char *key, const char *nam
     return PLANISH_OK;
 }
 
-/* Whether planish's own functions call it, and it stays. */
-static bool stays(const registration *r) {
-    return atomic_load(&staying_groups) & r->group & ~PLANISH_TORCH_RMS_NORM &&
-           strcmp(r->name, "rms_norm") != 0;
-}
-
-static bool is_removable(int index) {
-    return libraries[index] && !stays(&registrations[index]);
+/* Whether planish's own functions call it. */
+static bool is_called(const registration *r) {
+    return r->group & called_groups & ~PLANISH_TORCH_RMS_NORM && strcmp(r->name, "rms_norm") != 0;
 }
 
 static void remove_all(void) {
     for (int i = 0; i < REGISTRATION_COUNT; i++)
-        if (is_removable(i)) {
+        if (libraries[i]) {
             torch.library_delete(libraries[i]);
             libraries[i] = NULL;
         }
@@ -193,9 +189,9 @@ planish_status registry_prepare(message error) {
     return status;
 }
 
-static planish_status register_one(int index, message error) {
+static planish_status register_one(int index, library_handle *library, message error) {
     const registration *r = &registrations[index];
-    planish_status status = implement("aten", r->key, r->name, r->kernel, &libraries[index], error);
+    planish_status status = implement("aten", r->key, r->name, r->kernel, library, error);
     if (status == PLANISH_OK && r->unboxed)
         unboxed_put(r->name, r->key, r->kernel, r->unboxed); /* else its calls stay boxed */
     return status;
@@ -213,8 +209,9 @@ static planish_status register_backwards(uint32_t groups, message error) {
 static planish_status register_staying(uint32_t groups, message error) {
     planish_status status = register_backwards(groups, error);
     for (int i = 0; i < REGISTRATION_COUNT && status == PLANISH_OK; i++)
-        if (registrations[i].group & groups && !libraries[i] && stays(&registrations[i]))
-            status = register_one(i, error);
+        if (registrations[i].group & groups && !staying_libraries[i] &&
+            is_called(&registrations[i]))
+            status = register_one(i, &staying_libraries[i], error);
     return status;
 }
 
@@ -228,7 +225,7 @@ static planish_status register_groups(uint32_t groups, message error) {
         status = register_backwards(groups, error);
     for (int i = 0; i < REGISTRATION_COUNT && status == PLANISH_OK; i++)
         if (registrations[i].group & groups && !libraries[i])
-            status = register_one(i, error);
+            status = register_one(i, &libraries[i], error);
     return status;
 }
 
@@ -328,7 +325,7 @@ planish_status planish_torch_disable(int64_t wait_microseconds, bool *removed, c
     atomic_store(&active_groups, 0);
     bool registered = false;
     for (int i = 0; i < REGISTRATION_COUNT; i++)
-        registered = registered || is_removable(i);
+        registered = registered || libraries[i];
     *removed = !registered || wait_for_quiet(wait_microseconds);
     return registered && *removed ? guarded(disable, NULL, error) : PLANISH_OK;
 }

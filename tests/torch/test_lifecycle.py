@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 
 import pytest
 import torch.nn.functional as F
@@ -19,6 +18,7 @@ from support import (
     RMS,
     RMS_BACKWARD,
     Calls,
+    another_override,
     dispatch_tables,
     on_planish,
 )
@@ -379,12 +379,8 @@ def test_what_torch_refuses_or_an_undefined_weight_breaks_a_call_from_cpp() -> N
 
 def test_another_override_that_comes_and_goes_leaves_calls_boxed() -> None:
     with on_planish(LAYER):
-        other = torch.library.Library("aten", "IMPL")
-        with library().quiet(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            other.impl("native_layer_norm", lambda *_: (X, X, X), "CPU")
-        assert torch.equal(F.layer_norm(torch.ones(3, 8), (8,)), X)
-        other._destroy()
+        with another_override(X):
+            assert torch.equal(F.layer_norm(torch.ones(3, 8), (8,)), X)
         before = unboxed()[LAYER]
         F.layer_norm(X, (8,))
         assert unboxed()[LAYER] == before + KNOWN

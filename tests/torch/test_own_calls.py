@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch.nn.functional as F
 from fused_blocks import SIZE, Sum
-from support import FLOATS, Calls, Watched
+from support import FLOATS, Calls, Watched, another_override, on_planish
 
 import planish
 import torch
@@ -185,3 +185,12 @@ def test_a_small_sum_of_a_model_is_one_call_in_training(
     calls = Calls()
     blocks[1](x)
     assert calls.on_planish(stages) == 1
+
+
+def test_another_override_hides_what_enable_puts_above_it() -> None:
+    planish.layer_norm(X, -1)  # planish stays under torch's operator from here on
+    with another_override(X):
+        with on_planish(LAYER):
+            assert not torch.equal(F.layer_norm(X, (40,)), X)
+        assert torch.equal(F.layer_norm(B.expand(6, 40), (40,)), X)
+    assert not torch.equal(F.layer_norm(X, (40,)), X)
