@@ -80,7 +80,8 @@ def results_of(run: Any, model: Any, *inputs: Tensor) -> list[Tensor]:
     outputs = found if isinstance(found, tuple) else (found,)
     wrt = [t for t in (*leaves, *parameters) if t.requires_grad]
     weighed = sum(
-        (y.float() * torch.linspace(-1, 1, y.numel()).view(y.shape)).sum() for y in outputs
+        (y.float() * torch.linspace(-1, 1, y.numel(), device=y.device).view(y.shape)).sum()
+        for y in outputs
     )
     gradients = torch.autograd.grad(weighed, wrt, allow_unused=True)  # type: ignore[arg-type]
     return [*(y.detach() for y in outputs), *(g for g in gradients if g is not None)]

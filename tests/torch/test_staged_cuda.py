@@ -16,6 +16,8 @@ if not torch.cuda.is_available():
 if "cuda" not in arguments.DEVICES:
     pytest.skip("this torch lacks what planish needs of CUDA", allow_module_level=True)
 
+pytestmark = pytest.mark.usefixtures("in_one_call")
+
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("name", [name for name in CASES if "scales" not in name])
