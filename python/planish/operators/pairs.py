@@ -28,7 +28,7 @@ class _Prepared(NamedTuple):
 
 
 def _prepare(rms: bool, weight_offset: float, eps: float) -> _Prepared:
-    options = call.pack_options(rms=rms, weight_offset=int(weight_offset))
+    options = call.pack_options(rms=rms, weight_offset=1 if weight_offset else 0)
     return _Prepared(options, options & ~call.SAVE, eps)
 
 
