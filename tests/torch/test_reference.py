@@ -47,6 +47,10 @@ def public() -> dict[str, Any]:
 PUBLIC = public()
 
 
+#: Modules without which an example says something else.
+NEEDED = {"planish.compat.liger.apply_planish_to": "transformers"}
+
+
 def failures(name: str, text: str) -> str:
     """What doctest says of the examples in this text; a name that fails stands for one."""
     report: list[str] = []
@@ -74,6 +78,8 @@ def group_for(name: str) -> Iterator[None]:
 def test_an_example_does_not_run(name: str) -> None:
     text = inspect.getdoc(PUBLIC[name]) or ""
     assert name in ELSEWHERE or EXAMPLES.get_examples(text), f"{name} has no example"
+    if name in NEEDED:
+        pytest.importorskip(NEEDED[name], reason=f"{NEEDED[name]} is not installed")
     with group_for(name):
         assert failures(name, text) == ""
 
