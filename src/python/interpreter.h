@@ -44,10 +44,16 @@ typedef struct {
     object *(*find)(object *dictionary, object *key); /* borrowed; NULL without an error: absent */
     int (*is_true)(object *of);
     long (*to_long)(object *number);
+    double (*to_double)(object *number);
+    object *(*from_long)(long number);
+    object *(*new_bytes)(const char *bytes, ptrdiff_t count);
     object *(*new_function)(const method *definition, object *self, object *module);
     void (*keep)(object *of);
     void (*drop)(object *of);
+    object *(*raised)(void); /* borrowed; NULL: there is no exception */
     void (*forget_error)(void);
+    void *(*unlock)(void); /* gives the interpreter's lock back, */
+    void (*lock)(void *unlocked);
 } interpreter;
 
 /* What is there for a call to be compared with. */
@@ -57,13 +63,10 @@ typedef enum {
     OBJECT_FALSE,
     OBJECT_ZERO,
     OBJECT_MINUS_ONE,
+    OBJECT_NOT_IMPLEMENTED,
     TYPE_TENSOR,
     TYPE_PARAMETER,
     LAYOUT_STRIDED,
-    DTYPE_F16,
-    DTYPE_BF16,
-    DTYPE_F32,
-    DTYPE_F64,
     /* torch's functions */
     CALL_DISPATCH_MODES,
     CALL_FUNCTION_MODES,
@@ -71,33 +74,19 @@ typedef enum {
     CALL_TRACING_STATE,
     CALL_SAVED_HOOKS,
     CALL_AUTOCAST,
-    CALL_GRAD_MODE,
     CALL_LAYER_NORM,
     CALL_GROUP_NORM,
     CALL_RMS_NORM,
     CALL_FUSED_RMS_NORM,
     CALL_FUSED_RMS_NORM_CPU,
-    CALL_NORM_FORWARD, /* past all but the kernels, with these keys */
-    KEYS_CPU,
-    KEYS_CUDA,
     MODULE_FORWARD_AD,
-    MODULE_PROFILER,
     /* names */
     NAME_LEVEL,
-    NAME_IS_PROFILED,
-    NAME_REQUIRES_GRAD,
     NAME_LAYOUT,
     NAME_IS_NESTED,
     NAME_IS_NEG,
     NAME_IS_ZERO,
-    NAME_DTYPE,
-    NAME_SHAPE,
-    NAME_DEVICE,
     NAME_SIZE,
-    NAME_IS_CONTIGUOUS,
-    NAME_IS_INFERENCE,
-    NAME_IS_CPU,
-    NAME_IS_CUDA,
     OBJECT_COUNT
 } known_object;
 
@@ -106,7 +95,8 @@ extern object *known[OBJECT_COUNT];
 
 /*
  * Takes both; a tuple of the functions of this folder comes back: is_quiet, is_plain, key_of,
- * known, runs_torchs, norm. The tuple of objects has to live as long as the process. NULL: there is
+ * known, runs_torchs, norm, know_tensors, and planish's operators by their names (own_calls.c). The
+ * tuple of objects has to live as long as the process. NULL: there is
  * an exception, or the functions, `count` of them, or the objects are not as many as here.
  */
 PLANISH_API void *planish_python_functions(void *const *functions, size_t count, void *objects);
@@ -125,9 +115,13 @@ bool method_is(object *of, known_object name, object *wanted);
 bool result_is(known_object function, object *wanted);
 bool result_of_is(known_object function, object *argument, object *wanted);
 
-/* What a call of (options, tensors, dense) is kept under: options, and three parts a tensor. New,
- * or None; NULL: there is an exception. */
-object *key_of(object *options, object *tensors, object *dense);
+/* The results of a call of planish's operator of this number by its kernel, new. NULL, without an
+ * exception: another way has to be gone. */
+object *own_call(int op, object *const *arguments);
+enum { MOST_OWN_CALLS = 24 };
+int own_calls_count(void);
+/* Once for each, before the first call. */
+const char *own_call_name(int index, char *name, size_t room);
 
 /* A new reference to None, True or False. */
 object *answer(known_object of);
@@ -138,5 +132,6 @@ object *python_key_of(object *self, object *const *arguments, ptrdiff_t count);
 object *python_known(object *self, object *const *arguments, ptrdiff_t count);
 object *python_runs_torchs(object *self, object *const *arguments, ptrdiff_t count);
 object *python_norm(object *self, object *const *arguments, ptrdiff_t count);
+object *python_own_call(object *self, object *const *arguments, ptrdiff_t count);
 
 #endif

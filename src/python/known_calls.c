@@ -2,94 +2,161 @@
  * Calls of planish's norm_forward that are known from before (python/planish/operators/kept.py),
  * made at once where autograd records nothing of them.
  */
-#include "interpreter.h"
+#include <string.h>
 
-/* norm_forward takes the dispatch keys, so many tensors, and a tuple of so many numbers, of which
- * the last is the probability of dropout. Of three tensors these are x, weight and bias. */
-enum { TENSORS = 10, NUMBERS = 5, ALONE = 3, WEIGHT = 5, BIAS = 6, DROPOUT_P = 4 };
+#include "../torch/tensor.h"
+#include "tensors.h"
 
-/* Which element of what is kept has the numbers of a call without a graph. */
-enum { NUMBERS_AT = 1 };
+/* norm_forward takes so many tensors, and a tuple of so many numbers, of which the last is the
+ * probability of dropout. Of three tensors these are x, weight and bias. */
+enum { TENSORS = 10, NUMBERS = 5, ALONE = 3, WEIGHT = 5, BIAS = 6, GATE = 9, DROPOUT_P = 4 };
 
-/* False, too, where that cannot be asked. */
-static bool needs_no_graph(object *const *tensors) {
-    if (result_is(CALL_GRAD_MODE, known[OBJECT_FALSE]))
+/* planish's operator of that name by its number, which is the first; which element of what is kept
+ * has the numbers of a call without a graph. */
+enum { NORM_FORWARD_OPERATOR = 0, NUMBERS_AT = 1 };
+
+/* ---- What a call is kept under ------------------------------------------------------------ */
+
+/* What a tensor is known by: all of it is in bytes without gaps. */
+typedef struct {
+    int16_t dtype, device, index, ndim;
+} head;
+
+enum { MOST_TENSORS = 12, KEY_ROOM = MOST_TENSORS * (sizeof(head) + 16 * sizeof(int64_t)) };
+
+typedef struct {
+    size_t length;
+    char bytes[KEY_ROOM];
+} description;
+
+static void add(description *d, const void *bytes, size_t count) {
+    memcpy(d->bytes + d->length, bytes, count);
+    d->length += count;
+}
+
+/* False: it is not plain, has more axes than planish takes, or is not dense where it has to be. */
+static bool describe(description *d, object *given, bool dense) {
+    static const head none = {-1, -1, -1, -1};
+    tensor_handle tensor;
+    DLTensor view;
+    int32_t dtype;
+    if (given == known[OBJECT_NONE]) {
+        add(d, &none, sizeof none);
         return true;
-    for (int i = 0; i < TENSORS; ++i) {
-        if (tensors[i] != known[OBJECT_NONE] &&
-            !attribute_is(tensors[i], NAME_REQUIRES_GRAD, known[OBJECT_FALSE]))
-            return false;
     }
+    if (!tensor_of(given, &tensor) || torch.get_dtype(tensor, &dtype) != 0 ||
+        !view_description(tensor, &view) || view.ndim > PLANISH_MAX_NDIM ||
+        (dense && (torch.get_strides(tensor, &view.strides) != 0 || !view_is_contiguous(&view))))
+        return false;
+    const head about = {(int16_t)dtype, (int16_t)view.device.device_type,
+                        (int16_t)view.device.device_id, (int16_t)view.ndim};
+    add(d, &about, sizeof about);
+    add(d, view.shape, (size_t)view.ndim * sizeof *view.shape);
     return true;
 }
 
-/* Fills in the keys and the tensors; false: no such call. */
+/* (options, what the tensors are), new; NULL: the description is NULL, or there is an exception. */
+static object *new_key(object *options, const description *d) {
+    object *bytes = python.new_bytes(d->bytes, (ptrdiff_t)d->length);
+    object *key = bytes ? python.new_tuple(2) : NULL;
+    if (!key)
+        return NULL;
+    python.keep(options);
+    if (python.set_item(key, 0, options) != 0 || python.set_item(key, 1, bytes) != 0)
+        return NULL;
+    return key;
+}
+
+static bool has(object *tuple, object *wanted) {
+    const ptrdiff_t count = python.tuple_size(tuple);
+    for (ptrdiff_t i = 0; i < count; ++i)
+        if (python.get_item(tuple, i) == wanted)
+            return true;
+    return false;
+}
+
+/* (options, tensors, dense): what a call of these is kept under, or None. The last two are tuples
+ * of tensors or None. */
+object *python_key_of(object *self, object *const *arguments, ptrdiff_t count) {
+    (void)self;
+    if (count != 3 || !is_quiet())
+        return answer(OBJECT_NONE);
+    object *const tensors = arguments[1], *const dense = arguments[2];
+    const ptrdiff_t number = python.tuple_size(tensors);
+    if (number < 0 || number > MOST_TENSORS || python.tuple_size(dense) < 0)
+        return answer(OBJECT_NONE);
+    description d = {.length = 0};
+    for (ptrdiff_t i = 0; i < number; ++i) {
+        object *tensor = python.get_item(tensors, i);
+        if (!describe(&d, tensor, has(dense, tensor)))
+            return answer(OBJECT_NONE);
+    }
+    return new_key(arguments[0], &d);
+}
+
+/* ---- Calls that are known ----------------------------------------------------------------- */
+
+/* Fills in norm_forward's tensors; false: no such call. */
 static bool spread(object *tensors, object **arguments) {
     const ptrdiff_t count = python.tuple_size(tensors);
     if (count != TENSORS && count != ALONE)
         return false;
-    for (int i = 1; i <= TENSORS; ++i)
-        arguments[i] = count == TENSORS ? python.get_item(tensors, i - 1) : known[OBJECT_NONE];
+    for (int i = 0; i < TENSORS; ++i)
+        arguments[i] = count == TENSORS ? python.get_item(tensors, i) : known[OBJECT_NONE];
     if (count == ALONE) {
-        arguments[1] = python.get_item(tensors, 0);
-        arguments[1 + WEIGHT] = python.get_item(tensors, 1);
-        arguments[1 + BIAS] = python.get_item(tensors, 2);
+        arguments[0] = python.get_item(tensors, 0);
+        arguments[WEIGHT] = python.get_item(tensors, 1);
+        arguments[BIAS] = python.get_item(tensors, 2);
     }
-    if (attribute_is(arguments[1], NAME_IS_CPU, known[OBJECT_TRUE]))
-        arguments[0] = known[KEYS_CPU];
-    else if (attribute_is(arguments[1], NAME_IS_CUDA, known[OBJECT_TRUE]))
-        arguments[0] = known[KEYS_CUDA];
-    else
-        return false;
     return true;
 }
 
-/* The operator's results, new; None where the call is another, or raises: the long way has the
+/* The operator's results, new; NULL where the call is another, or raises: the long way has the
  * words for that. */
-static object *run(object *numbers, object *tensors) {
-    object *arguments[1 + TENSORS + NUMBERS];
+static object *run(object *numbers, object **arguments) {
     if (python.tuple_size(numbers) != NUMBERS ||
-        python.is_true(python.get_item(numbers, DROPOUT_P)) != 0 || !spread(tensors, arguments) ||
-        !needs_no_graph(arguments + 1) ||
-        !attribute_is(known[MODULE_PROFILER], NAME_IS_PROFILED, known[OBJECT_FALSE]))
-        return answer(OBJECT_NONE);
+        python.is_true(python.get_item(numbers, DROPOUT_P)) != 0 || is_recorded(arguments, TENSORS))
+        return NULL;
     for (int i = 0; i < NUMBERS; ++i)
-        arguments[1 + TENSORS + i] = python.get_item(numbers, i);
-    object *results = python.call(known[CALL_NORM_FORWARD], arguments, 1 + TENSORS + NUMBERS, NULL);
-    if (results)
-        return results;
-    python.forget_error();
-    return answer(OBJECT_NONE);
+        arguments[TENSORS + i] = python.get_item(numbers, i);
+    return own_call(NORM_FORWARD_OPERATOR, arguments);
+}
+
+static object *three(object *first, object *second, object *third) {
+    object *const found[] = {first, second, third};
+    object *all = python.new_tuple(3);
+    for (int i = 0; all && i < 3; ++i)
+        if (python.set_item(all, i, found[i] ? found[i] : answer(OBJECT_NONE)) != 0)
+            return NULL;
+    return all;
 }
 
 /*
- * (calls, type, options, tensors, dense): (results of norm_forward or None, key or None, what
- * `calls` has by that key or None). The call is made if that is of this type.
+ * (calls, type, options, tensors): (results of norm_forward or None, key or None, what `calls` has
+ * by that key or None). The call is made if that is of this type. x, the residual and the gate have
+ * to be dense.
  */
 object *python_known(object *self, object *const *arguments, ptrdiff_t count) {
     (void)self;
-    if (count != 5)
-        return answer(OBJECT_NONE);
-    object *key = key_of(arguments[2], arguments[3], arguments[4]);
+    object *given[TENSORS + NUMBERS];
+    description d = {.length = 0};
+    if (count != 4 || !is_quiet() || !spread(arguments[3], given))
+        return three(NULL, NULL, NULL);
+    for (int i = 0; i < TENSORS; ++i)
+        if (!describe(&d, given[i], i <= 1 || i == GATE))
+            return three(NULL, NULL, NULL);
+    object *key = new_key(arguments[2], &d);
     if (!key)
         return NULL;
-    object *results = NULL;
-    object *prepared = key == known[OBJECT_NONE] ? NULL : python.find(arguments[0], key);
+    object *results = NULL, *prepared = python.find(arguments[0], key);
     if (prepared) {
         python.keep(prepared);
         object *type = python.type_of(prepared);
         if (type == arguments[1])
-            results = run(python.get_item(prepared, NUMBERS_AT), arguments[3]);
+            results = run(python.get_item(prepared, NUMBERS_AT), given);
         python.drop(type);
     } else {
         python.forget_error(); /* an option that has no hash */
     }
-    object *const found[] = {results ? results : answer(OBJECT_NONE), key,
-                             prepared ? prepared : answer(OBJECT_NONE)};
-    object *all = python.new_tuple(3);
-    for (int i = 0; all && i < 3; ++i) {
-        if (python.set_item(all, i, found[i]) != 0)
-            return NULL;
-    }
-    return all;
+    return three(results, key, prepared);
 }

@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "interpreter.h"
+#include "tensors.h"
 
 interpreter python;
 object *known[OBJECT_COUNT];
@@ -40,11 +40,22 @@ bool result_of_is(known_object function, object *argument, object *wanted) {
     return is(python.call(known[function], &argument, 1, NULL), wanted);
 }
 
-bool is_quiet(void) {
+/* By libtorch's own functions, which Python's go to. */
+static bool libtorch_is_quiet(void) {
+    void *const *transforms = torch.transforms();
+    return torch.dispatch_modes() == 0 && torch.function_modes() == 0 &&
+           transforms[0] == transforms[1] && !*torch.tracing();
+}
+
+static bool python_says_quiet(void) {
     return result_is(CALL_DISPATCH_MODES, known[OBJECT_ZERO]) &&
            result_is(CALL_FUNCTION_MODES, known[OBJECT_ZERO]) &&
            result_is(CALL_INTERPRETER, known[OBJECT_NONE]) &&
-           result_is(CALL_TRACING_STATE, known[OBJECT_NONE]) &&
+           result_is(CALL_TRACING_STATE, known[OBJECT_NONE]);
+}
+
+bool is_quiet(void) {
+    return (tensors_are_known() ? libtorch_is_quiet() : python_says_quiet()) &&
            attribute_is(known[MODULE_FORWARD_AD], NAME_LEVEL, known[OBJECT_MINUS_ONE]);
 }
 
@@ -56,6 +67,9 @@ bool is_of_torchs(object *tensor) {
 
 /* No lazy negation, no tensor of zeros without memory: what the kernels can read. */
 static bool has_memory(object *tensor) {
+    tensor_handle plain;
+    if (tensor_of(tensor, &plain))
+        return true;
     return is_of_torchs(tensor) && attribute_is(tensor, NAME_LAYOUT, known[LAYOUT_STRIDED]) &&
            attribute_is(tensor, NAME_IS_NESTED, known[OBJECT_FALSE]) &&
            method_is(tensor, NAME_IS_NEG, known[OBJECT_FALSE]) &&
@@ -75,55 +89,15 @@ object *python_is_plain(object *self, object *const *arguments, ptrdiff_t count)
     return answer(plain ? OBJECT_TRUE : OBJECT_FALSE);
 }
 
-/* Sets what a tensor is known by; false: it raised. */
-static bool put_parts(object *key, ptrdiff_t at, object *tensor) {
-    static const known_object parts[] = {NAME_DTYPE, NAME_SHAPE, NAME_DEVICE};
-    for (int i = 0; i < 3; ++i) {
-        object *part = python.get_attribute(tensor, known[parts[i]]);
-        if (!part || python.set_item(key, at + i, part) != 0) {
-            python.forget_error();
-            return false;
-        }
-    }
-    return true;
-}
+enum { NAME_ROOM = 32 };
 
-object *key_of(object *options, object *tensors, object *dense) {
-    if (!is_quiet())
-        return answer(OBJECT_NONE);
-    const ptrdiff_t number = python.tuple_size(tensors), others = python.tuple_size(dense);
-    if (number < 0 || others < 0)
-        return NULL;
-    for (ptrdiff_t i = 0; i < others; ++i) {
-        object *tensor = python.get_item(dense, i);
-        if (tensor != known[OBJECT_NONE] &&
-            !(is_of_torchs(tensor) && method_is(tensor, NAME_IS_CONTIGUOUS, known[OBJECT_TRUE])))
-            return answer(OBJECT_NONE);
-    }
-    object *key = python.new_tuple(1 + 3 * number);
-    if (!key)
-        return NULL;
-    python.keep(options);
-    bool whole = python.set_item(key, 0, options) == 0;
-    for (ptrdiff_t i = 0; i < number && whole; ++i) {
-        object *tensor = python.get_item(tensors, i);
-        if (tensor == known[OBJECT_NONE]) {
-            for (int part = 0; part < 3; ++part)
-                whole = python.set_item(key, 1 + 3 * i + part, answer(OBJECT_NONE)) == 0 && whole;
-        } else {
-            whole = has_memory(tensor) && put_parts(key, 1 + 3 * i, tensor);
-        }
-    }
-    if (whole)
-        return key;
-    python.drop(key);
-    return answer(OBJECT_NONE);
-}
-
-/* (options, tensors, dense): the last two tuples of tensors or None. */
-object *python_key_of(object *self, object *const *arguments, ptrdiff_t count) {
-    (void)self;
-    return count == 3 ? key_of(arguments[0], arguments[1], arguments[2]) : answer(OBJECT_NONE);
+/* The function that calls planish's operator of this number. */
+static const method *own_method(int index) {
+    static char names[MOST_OWN_CALLS][NAME_ROOM];
+    static method methods[MOST_OWN_CALLS];
+    const char *name = own_call_name(index, names[index], NAME_ROOM);
+    methods[index] = (method){name, python_own_call, METHOD_FAST, NULL};
+    return &methods[index];
 }
 
 void *planish_python_functions(void *const *functions, size_t count, void *objects) {
@@ -134,6 +108,7 @@ void *planish_python_functions(void *const *functions, size_t count, void *objec
         {"known", python_known, METHOD_FAST, NULL},
         {"runs_torchs", python_runs_torchs, METHOD_FAST, NULL},
         {"norm", python_norm, METHOD_FAST, NULL},
+        {"know_tensors", python_know_tensors, METHOD_FAST, NULL},
     };
     enum { METHODS = sizeof methods / sizeof *methods };
     if (count * sizeof *functions != sizeof python)
@@ -143,9 +118,13 @@ void *planish_python_functions(void *const *functions, size_t count, void *objec
         return NULL;
     for (int i = 0; i < OBJECT_COUNT; ++i)
         known[i] = python.get_item(objects, i);
-    object *made = python.new_tuple(METHODS);
-    for (int i = 0; made && i < METHODS; ++i) {
-        object *function = python.new_function(&methods[i], NULL, NULL);
+    const int own = own_calls_count();
+    object *made = python.new_tuple(METHODS + own);
+    for (int i = 0; made && i < METHODS + own; ++i) {
+        object *number = python.from_long(i - METHODS);
+        object *function =
+            python.new_function(i < METHODS ? &methods[i] : own_method(i - METHODS), number, NULL);
+        python.drop(number);
         if (!function || python.set_item(made, i, function) != 0)
             return NULL;
     }

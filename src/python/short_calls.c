@@ -4,8 +4,11 @@
  * calls; all others are told to go that way, errors included.
  */
 #include "../torch/calls.h"
+#include "../torch/kernels.h"
+#include "../torch/own_call.h"
 #include "../torch/planish_torch.h"
-#include "interpreter.h"
+#include "../torch/tensor.h"
+#include "tensors.h"
 
 /* torch's operators, as quick.py numbers them. */
 typedef enum { OF_LAYERS, OF_GROUPS, OF_RMS, OF_BATCHES, OPERATORS } torchs;
@@ -17,28 +20,10 @@ static const uint32_t groups[OPERATORS][2] = {
     {PLANISH_TORCH_BATCH_NORM, PLANISH_TORCH_CUDA_BATCH_NORM},
 };
 
-/* x's dtype, borrowed from what is known; NULL for another. */
-static object *dtype_of(object *x) {
-    object *dtype = python.get_attribute(x, known[NAME_DTYPE]);
-    if (!dtype) {
-        python.forget_error();
-        return NULL;
-    }
-    python.drop(dtype);
-    for (int i = DTYPE_F16; i <= DTYPE_F64; ++i) {
-        if (dtype == known[i])
-            return known[i];
-    }
-    return NULL;
-}
-
 /* Whether these kernels stand under torch's operator for x. A call of planish's own that autocast
  * would see is not theirs. */
-static bool is_under(torchs op, object *x, uint32_t *group) {
-    const bool cpu = attribute_is(x, NAME_IS_CPU, known[OBJECT_TRUE]);
-    if (!cpu && !attribute_is(x, NAME_IS_CUDA, known[OBJECT_TRUE]))
-        return false;
-    *group = groups[op][!cpu];
+static bool is_under(torchs op, tensor_handle x, uint32_t *group) {
+    *group = groups[op][!tensor_is_on_cpu(x)];
     if (group_is_active(*group))
         return true;
     return atomic_load(&staying_groups) & *group && result_is(CALL_AUTOCAST, known[OBJECT_FALSE]);
@@ -46,40 +31,51 @@ static bool is_under(torchs op, object *x, uint32_t *group) {
 
 /* What autograd saves for a derivative may be no tensor that was made in inference mode, and hooks
  * see it. */
-static bool saves_well(object *x) {
-    return result_is(CALL_GRAD_MODE, known[OBJECT_FALSE]) ||
-           (result_of_is(CALL_SAVED_HOOKS, known[OBJECT_TRUE], known[OBJECT_NONE]) &&
-            method_is(x, NAME_IS_INFERENCE, known[OBJECT_FALSE]));
+static bool saves_well(tensor_handle x) {
+    return !tensor_is_inference(x) &&
+           result_of_is(CALL_SAVED_HOOKS, known[OBJECT_TRUE], known[OBJECT_NONE]);
 }
 
-static bool fits(torchs op, object *dtype, object *parameter) {
+static bool is_of_kernels(int32_t dtype) {
+    return dtype == torch.f32 || dtype == torch.bf16 || dtype == torch.f16 || dtype == torch.f64;
+}
+
+static bool fits(torchs op, int32_t dtype, object *parameter) {
+    tensor_handle tensor;
+    int32_t its = 0;
     if (parameter == known[OBJECT_NONE])
         return true;
-    if (!is_of_torchs(parameter))
+    if (!tensor_of(parameter, &tensor) || torch.get_dtype(tensor, &its) != 0)
         return false;
-    if (attribute_is(parameter, NAME_DTYPE, dtype))
-        return true;
-    return op == OF_BATCHES && (dtype == known[DTYPE_F16] || dtype == known[DTYPE_BF16]) &&
-           attribute_is(parameter, NAME_DTYPE, known[DTYPE_F32]);
+    return its == dtype ||
+           (op == OF_BATCHES && its == torch.f32 && (dtype == torch.f16 || dtype == torch.bf16));
 }
 
+/* What there is to know of a call that is planish's. */
+typedef struct {
+    tensor_handle x;
+    uint32_t group;
+    bool recorded; /* by autograd */
+} short_call;
+
 static bool runs(torchs op, object *x, object *const *parameters, ptrdiff_t count,
-                 uint32_t *group) {
+                 short_call *call) {
+    int32_t dtype = 0;
     object *type = python.type_of(x);
     python.drop(type);
-    if (type != known[TYPE_TENSOR] || !is_quiet() || !is_under(op, x, group))
+    if (type != known[TYPE_TENSOR] || !tensor_of(x, &call->x) || !is_quiet() ||
+        !is_under(op, call->x, &call->group))
         return false;
-    if (op == OF_BATCHES ? !group_is_active(*group)
-                         : !method_is(x, NAME_IS_CONTIGUOUS, known[OBJECT_TRUE]))
+    if (op == OF_BATCHES ? !group_is_active(call->group) : !tensor_is_contiguous(call->x))
         return false;
-    object *dtype = dtype_of(x);
-    if (!dtype || !saves_well(x))
+    if (torch.get_dtype(call->x, &dtype) != 0 || !is_of_kernels(dtype))
         return false;
     for (ptrdiff_t i = 0; i < count; ++i) {
         if (!fits(op, dtype, parameters[i]))
             return false;
     }
-    return true;
+    call->recorded = is_recorded(&x, 1) || is_recorded(parameters, (int)count);
+    return !call->recorded || saves_well(call->x);
 }
 
 static bool operator_of(object *number, torchs *op) {
@@ -95,11 +91,11 @@ static bool operator_of(object *number, torchs *op) {
 object *python_runs_torchs(object *self, object *const *arguments, ptrdiff_t count) {
     (void)self;
     torchs op;
-    uint32_t group;
+    short_call call;
     if (count < 2 || !operator_of(arguments[0], &op))
         return answer(OBJECT_FALSE);
-    return answer(runs(op, arguments[1], arguments + 2, count - 2, &group) ? OBJECT_TRUE
-                                                                           : OBJECT_FALSE);
+    return answer(runs(op, arguments[1], arguments + 2, count - 2, &call) ? OBJECT_TRUE
+                                                                          : OBJECT_FALSE);
 }
 
 /* (x.size(-1),), new. */
@@ -145,6 +141,103 @@ static object *call_torchs(torchs op, uint32_t group, object *x, object *size,
     return y;
 }
 
+/* ---- Without the dispatcher --------------------------------------------------------------- */
+
+/* A layer or group norm on the CPU that autograd does not record. */
+typedef struct {
+    torchs op;
+    bool own;
+    tensor_handle x;
+    DLTensor view; /* of x, without strides */
+    int64_t sizes[PLANISH_MAX_NDIM];
+    int64_t count; /* of sizes, or of groups */
+    optional_tensor weight, bias;
+    double eps;
+    returned_tensors made;
+} kernel_call;
+
+static void run_kernel(int64_t begin, int64_t end, void *context) {
+    kernel_call *c = context;
+    (void)begin, (void)end;
+    own_call_begin_unrecorded(c->own);
+    if (c->op == OF_LAYERS) {
+        const int_array_ref shape = {c->sizes, (size_t)c->count};
+        c->made = layer_norm_forward_unboxed(NULL, 0, c->x, shape, &c->weight, &c->bias, c->eps);
+        return;
+    }
+    const int64_t batch = c->view.shape[0], channels = c->view.shape[1];
+    const int64_t pixels = view_elements(&c->view) / (batch * channels);
+    c->made = group_norm_forward_unboxed(NULL, 0, c->x, &c->weight, &c->bias, batch, channels,
+                                         pixels, c->count, c->eps);
+}
+
+/* Of a parameter on the CPU, or None; `channels`: a group norm's has to be a vector of so many. */
+static bool take_parameter(object *given, int64_t channels, optional_tensor *to) {
+    tensor_handle tensor;
+    DLTensor view;
+    *to = (optional_tensor){NULL, false};
+    if (given == known[OBJECT_NONE])
+        return true;
+    if (!tensor_of(given, &tensor) || !tensor_is_on_cpu(tensor))
+        return false;
+    *to = (optional_tensor){*(void **)tensor, true};
+    return !channels || (view_description(tensor, &view) && view.ndim == 1 &&
+                         view.shape[0] == channels && tensor_is_contiguous(tensor));
+}
+
+/* normalized_shape; without one, the last axis. */
+static bool take_shape(object *size, kernel_call *c) {
+    const DLTensor *x = &c->view;
+    if (size == known[OBJECT_NONE]) {
+        c->count = 1;
+        c->sizes[0] = x->ndim ? x->shape[x->ndim - 1] : 0;
+        return x->ndim > 0;
+    }
+    c->count = python.tuple_size(size);
+    for (int64_t i = 0; i < c->count && c->count <= PLANISH_MAX_NDIM; ++i)
+        c->sizes[i] = python.to_long(python.get_item(size, i));
+    return c->count > 0 && c->count <= PLANISH_MAX_NDIM;
+}
+
+/* num_groups, where torch's function would refuse nothing. */
+static bool take_groups(object *size, kernel_call *c) {
+    c->count = python.to_long(size);
+    return c->view.ndim >= 2 && view_elements(&c->view) > 0 && c->count > 0 &&
+           c->view.shape[1] % c->count == 0;
+}
+
+static bool take_call(kernel_call *c, object *size, object *const *rest) {
+    const bool fits = view_description(c->x, &c->view) && c->view.ndim <= PLANISH_MAX_NDIM &&
+                      (c->op == OF_LAYERS ? take_shape(size, c) : take_groups(size, c));
+    c->eps = python.to_double(rest[2]);
+    if (python.raised()) {
+        python.forget_error();
+        return false;
+    }
+    const int64_t channels = fits && c->op == OF_GROUPS ? c->view.shape[1] : 0;
+    return fits && take_parameter(rest[0], channels, &c->weight) &&
+           take_parameter(rest[1], channels, &c->bias);
+}
+
+/* The kernel that torch would call, with what torch would give it; NULL: another way has to be
+ * gone, which has the words where this one raised. */
+static object *call_kernel(torchs op, const short_call *call, object *size, object *const *rest) {
+    kernel_call c = {.op = op, .x = call->x};
+    c.own = op == OF_LAYERS || !group_is_active(call->group);
+    if (op == OF_RMS || !tensor_is_on_cpu(call->x) || torch.has_callbacks() ||
+        !take_call(&c, size, rest))
+        return NULL;
+    void *lock = python.unlock();
+    const torch_error thrown = torch.parallel_for(0, 1, 1, run_kernel, &c);
+    own_call_end_unrecorded();
+    python.lock(lock);
+    if (thrown)
+        return NULL;
+    NEW_TENSOR y = {c.made.impl[2]}, mean = {c.made.impl[1]}, rstd = {c.made.impl[0]};
+    (void)mean, (void)rstd;
+    return torch.python_tensor(handle_of(&y));
+}
+
 /*
  * (operator, x, size, weight, bias, eps): y of layer_norm, group_norm or rms_norm, where
  * runs_torchs holds. `size` is normalized_shape or num_groups; None: the last axis. None comes back
@@ -153,16 +246,19 @@ static object *call_torchs(torchs op, uint32_t group, object *x, object *size,
 object *python_norm(object *self, object *const *arguments, ptrdiff_t count) {
     (void)self;
     torchs op;
-    uint32_t group;
+    short_call call;
     if (count != 6 || !operator_of(arguments[0], &op) || op == OF_BATCHES)
         return answer(OBJECT_NONE);
     object *const x = arguments[1], *const bias = arguments[4], *size = arguments[2];
-    if ((op == OF_RMS && bias != known[OBJECT_NONE]) || !runs(op, x, arguments + 3, 2, &group))
+    if ((op == OF_RMS && bias != known[OBJECT_NONE]) || !runs(op, x, arguments + 3, 2, &call))
         return answer(OBJECT_NONE);
+    object *at_once = call.recorded ? NULL : call_kernel(op, &call, size, arguments + 3);
+    if (at_once)
+        return at_once;
     const bool last = size == known[OBJECT_NONE];
     if (last && !(size = last_size(x)))
         return answer(OBJECT_NONE);
-    object *y = call_torchs(op, group, x, size, arguments + 3);
+    object *y = call_torchs(op, call.group, x, size, arguments + 3);
     if (last)
         python.drop(size);
     if (y)

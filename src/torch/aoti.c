@@ -28,6 +28,7 @@ static const char batches[] = "handing batch norms on CUDA to torch's own kernel
 static const char synchronised[] = "SyncBatchNorm's operators (else they stay torch's)";
 static const char optional_values[] = "optional values (torch 2.13; before: operator new)";
 static const char unboxing[] = "calls without a boxed stack (else boxed, slower for small tensors)";
+static const char asking[] = "calls of planish's own without the dispatcher (else slower)";
 static const char warnings[] = "keeping torch's one warning about overriding quiet";
 
 static const char dispatch_keys_name[] = "_ZN3c104impl26raw_local_dispatch_key_setE";
@@ -136,6 +137,13 @@ static const symbol symbols[] = {
      unboxing},
     {FIELD(loaders_dispatch_keys), false, dispatch_keys_name,
      "first use inside a mode or transform of torch's (else an error there)"},
+    {FIELD(dispatch_modes), false, "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv", asking},
+    {FIELD(function_modes), false, "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", asking},
+    {FIELD(transforms), false, "_ZN2at9functorch20getDynamicLayerStackEv", asking},
+    {FIELD(tracing), false, "_ZN5torch3jit6tracer15getTracingStateEv", asking},
+    {FIELD(has_callbacks), false, "_ZN2at12hasCallbacksEv", asking},
+    {FIELD(requires_grad), false, "_ZNK3c1010TensorImpl13requires_gradEv", asking},
+    {FIELD(python_tensor), false, "_Z16THPVariable_WrapRKN2at10TensorBaseE", asking},
     {FIELD(set_warning_handler), false,
      "_ZN3c1012WarningUtils19set_warning_handlerEPNS_14WarningHandlerE", warnings},
     {FIELD(get_warning_handler), false, "_ZN3c1012WarningUtils19get_warning_handlerEv", warnings},
@@ -217,8 +225,12 @@ static bool found(const symbol *s) {
 }
 
 static void look_up(void *library, const symbol *list, int count) {
+    /* Loaded with torch itself, but where a program without Python has libtorch alone. */
+    void *python = dlopen("libtorch_python.so", RTLD_NOLOAD | RTLD_LAZY);
     for (int i = 0; i < count; i++) {
         void *address = dlsym(library, list[i].name);
+        if (!address && python)
+            address = dlsym(python, list[i].name);
         memcpy((char *)&torch + list[i].offset, (const void *)&address, sizeof address);
     }
 }

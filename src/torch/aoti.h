@@ -256,6 +256,17 @@ typedef struct torch_functions {
     uint64_t (*key_set)(dispatch_key key);
     layer_norm_redispatch *redispatch_layer_norm;
 
+    /* What sees a call: how many modes, the transforms of torch.func (a std::vector: begin, end),
+     * the tracing (a std::shared_ptr), and profilers; see src/python/seen.c. */
+    int64_t (*dispatch_modes)(void);
+    int64_t (*function_modes)(void);
+    void *const *(*transforms)(void);
+    void *const *(*tracing)(void);
+    bool (*has_callbacks)(void);
+    bool (*requires_grad)(const void *impl);
+    /* From libtorch_python: a new reference to the tensor's object, None for an undefined one. */
+    void *(*python_tensor)(tensor_handle);
+
     /* For keeping one warning quiet; see quiet.c. */
     void (*set_warning_handler)(void *handler);
     void *(*get_warning_handler)(void);

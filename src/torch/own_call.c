@@ -10,7 +10,7 @@
 #include "run.h"
 #include "thrown.h"
 
-static _Thread_local bool is_under_way;
+static _Thread_local bool is_under_way, is_unrecorded;
 
 /* No stride that a tensor has by itself. */
 static const int64_t mark = 0x706c616e697368;
@@ -44,8 +44,17 @@ void planish_torch_own_end(void) {
     is_under_way = false;
 }
 
+void own_call_begin_unrecorded(bool own) {
+    is_under_way = own;
+    is_unrecorded = true;
+}
+
+void own_call_end_unrecorded(void) {
+    is_under_way = is_unrecorded = false;
+}
+
 bool saves_statistics(bool own) {
-    return !own || torch.grad_mode_is_enabled();
+    return !own || (torch.grad_mode_is_enabled() && !is_unrecorded);
 }
 
 new_tensor new_statistic(const DLTensor *like, int32_t ndim, int64_t *sizes, int32_t dtype,

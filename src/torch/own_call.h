@@ -35,6 +35,10 @@ planish_status own_call_run(const planish_norm *op, planish_pass pass,
  * call, if it does. */
 void own_call_tell_recorded(tensor_handle dy);
 
+/* Around a call of a kernel that autograd does not see: as planish_torch_own_begin, where `own`. */
+void own_call_begin_unrecorded(bool own);
+void own_call_end_unrecorded(void);
+
 /* Whether a forward has to make mean and rstd. A call of planish's own, outside of which nobody
  * sees them, needs none for a derivative that cannot come. */
 bool saves_statistics(bool own);

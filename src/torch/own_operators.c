@@ -6,16 +6,14 @@
 #include "graph_norms.h"
 #include "guard.h"
 #include "kernels.h"
+#include "own_operators.h"
 #include "registry.h"
 
 #define TENSORS_OF_STAGES                                                                          \
     "Tensor? row_scale, Tensor? column_scale, Tensor? rng, Tensor? weight, Tensor? bias, "         \
     "Tensor? scale, Tensor? shift, Tensor? gate, int axes, int options, int split, "
 
-static const struct {
-    const char *schema;
-    boxed_kernel kernel;
-} operators[] = {
+static const own_operator operators[] = {
     {"norm_forward(Tensor x, Tensor? residual, " TENSORS_OF_STAGES
      "float eps, float dropout_p) -> (Tensor, Tensor, Tensor, Tensor)",
      norm_forward},
@@ -68,6 +66,10 @@ static const struct {
 };
 
 enum { OPERATOR_COUNT = sizeof operators / sizeof *operators, NAME_ROOM = 32 };
+
+const own_operator *own_operator_at(int index) {
+    return index < OPERATOR_COUNT ? &operators[index] : NULL;
+}
 
 /* The name of an operator, which its schema begins with. */
 static const char *name_in(const char *schema, char name[NAME_ROOM]) {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -86,12 +88,55 @@ def test_what_the_kernels_read(make: Callable[[], Any], plain: bool) -> None:
 
 def test_a_key_has_options_dtypes_sizes_and_devices() -> None:
     x, weight = torch.ones(2, 3), torch.ones(3, dtype=torch.float64)
-    key = quick.key_of(("f", 1.0), (x, None, weight), (x, None))
-    of_x = torch.float32, torch.Size((2, 3)), torch.device("cpu")
-    of_weight = torch.float64, torch.Size((3,)), torch.device("cpu")
-    assert key == (("f", 1.0), *of_x, None, None, None, *of_weight)
-    assert quick.key_of((), (x.t(),), (x.t(),)) is None
-    assert quick.key_of((), (x.t(),), ()) is not None
+    given = ("f", 1.0), (x, None, weight), (x, None)
+    key = quick.key_of(*given)
+    assert key == quick.key_of(*given) and key[0] == ("f", 1.0)
+    others = [
+        (("f", 2.0), (x, None, weight), ()),
+        (("f", 1.0), (x.bfloat16(), None, weight), ()),
+        (("f", 1.0), (x.view(3, 2), None, weight), ()),
+        (("f", 1.0), (x.view(2, 3, 1), None, weight), ()),
+        (("f", 1.0), (x, weight, weight), ()),
+        (("f", 1.0), (x, weight, None), ()),
+        (("f", 1.0), (x, None, weight, None), ()),
+    ]
+    keys = {quick.key_of(*other) for other in others}
+    assert len(keys) == len(others) and key not in keys and None not in keys
+    assert quick.key_of((), (x.t(),), (x.t(),)) is not None, "another object"
+    turned = x.t()
+    assert quick.key_of((), (turned,), (turned,)) is None
+    assert quick.key_of((), (turned,), ()) is not None
+    assert quick.key_of((), (torch.ones((1,) * 17),), ()) is None
+    assert quick.key_of((), (x,) * 13, ()) is None
+
+
+# ---- Where a tensor has what ---------------------------------------------------------------------
+
+
+def test_tensors_are_read_where_they_lie() -> None:
+    """Else every call goes the long way."""
+    assert quick.key_of((), (torch.ones(2),), ()) is not None
+
+
+_IN_A_MODE = """
+import sys, torch
+from torch.utils._python_dispatch import TorchDispatchMode
+class Mode(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+import torch._C
+with Mode():
+    import planish
+    from planish.library import quick
+    assert quick.key_of((), (torch.ones(2),), ()) is None
+x = torch.ones(2, 8)
+planish.gated_rms_norm(x, x)
+assert quick.key_of((), (x,), ()) is not None
+"""
+
+
+def test_tensors_are_read_after_an_import_in_a_mode() -> None:
+    subprocess.run([sys.executable, "-c", _IN_A_MODE], check=True)
 
 
 # ---- Calls that are known ------------------------------------------------------------------------
@@ -101,7 +146,7 @@ def _found(x: Tensor, weight: Tensor) -> tuple[Any, Any, Any]:
     """What kept.run says of planish.normalize(x, 2, -1, None, weight)."""
     planish.normalize(x.detach(), weight=weight.detach())
     options = next(key[0] for key in kept._calls if key[0][0] == "normalize")
-    return kept.run(options, (x, weight, None), (x,))
+    return kept.run(options, (x, weight, None))
 
 
 def test_a_known_call_is_made_where_nothing_records_it() -> None:
@@ -119,11 +164,11 @@ def test_a_known_call_is_made_where_nothing_records_it() -> None:
     assert torch.equal(results[0], wanted) and not results[0].requires_grad
     with torch.autograd.profiler.profile():
         assert _found(x, weight.detach())[0] is None, "the profiler sees what is dispatched"
-    assert kept.run(("other",), (x, weight, None), (x,))[::2] == (None, None)
-    assert kept.run(("normalize", []), (x, weight, None), (x,))[::2] == (None, None)
-    assert kept.run(key[0], (x.t(), weight, None), (x.t(),)) == (None, None, None)
+    assert kept.run(("other",), (x, weight, None))[::2] == (None, None)
+    assert kept.run(("normalize", []), (x, weight, None))[::2] == (None, None)
+    assert kept.run(key[0], (x.t(), weight, None)) == (None, None, None)
     with _Dispatch():
-        assert kept.run(key[0], (x, weight, None), (x,)) == (None, None, None)
+        assert kept.run(key[0], (x, weight, None)) == (None, None, None)
 
 
 def test_dropout_is_drawn_by_the_long_way() -> None:
@@ -217,13 +262,17 @@ def test_other_calls_go_the_long_way(
 
 
 def test_states_in_which_calls_go_the_long_way(op: int) -> None:
+    weight = torch.ones(6, requires_grad=True)
     with torch.inference_mode():
         made = _X()
-    assert _norm(op, made, None) is None
+    assert _norm(op, made, weight) is None
+    assert _norm(op, made, None) is not None
     with torch.no_grad():
-        assert _norm(op, made, None) is not None
-    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
-    for state in (hooks, torch.autocast("cpu", torch.bfloat16), _Dispatch(), _Function()):
+        assert _norm(op, made, weight) is not None
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        assert _norm(op, _X(), weight) is None
+        assert _norm(op, _X(), None) is not None
+    for state in (torch.autocast("cpu", torch.bfloat16), _Dispatch(), _Function()):
         with state:
             assert _norm(op, _X(), None) is None
 

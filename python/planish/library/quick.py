@@ -1,5 +1,6 @@
 """What is asked of every call, in C (src/python): whether torch's modes and transforms see it, what
-it is kept under, and the short way of a bare norm. Nothing is decided here.
+it is kept under, the short way of a bare norm, and planish's operators without the dispatcher.
+Nothing is decided here.
 
 The C functions are handed the interpreter's and torch's, and objects to compare with, in the order
 of src/python/interpreter.h. torch.compile cannot look into them: whoever calls one asks first
@@ -18,7 +19,7 @@ import torch
 from planish.library.loaded import library
 
 __all__ = ["BATCH_NORM", "CPU", "CUDA", "GROUP_NORM", "LAYER_NORM", "RMS_NORM"]
-__all__ += ["is_plain", "is_quiet", "key_of", "known", "norm", "runs_torchs"]
+__all__ += ["is_plain", "is_quiet", "key_of", "know_tensors", "known", "norm", "own", "runs_torchs"]
 
 #: torch's operators by their numbers in src/python/short_calls.c.
 LAYER_NORM, GROUP_NORM, RMS_NORM, BATCH_NORM = range(4)
@@ -35,10 +36,16 @@ _FUNCTIONS = (
     "PyDict_GetItemWithError",
     "PyObject_IsTrue",
     "PyLong_AsLong",
+    "PyFloat_AsDouble",
+    "PyLong_FromLong",
+    "PyBytes_FromStringAndSize",
     "PyCFunction_NewEx",
     "Py_IncRef",
     "Py_DecRef",
+    "PyErr_Occurred",
     "PyErr_Clear",
+    "PyEval_SaveThread",
+    "PyEval_RestoreThread",
 )
 
 #: Of kernels on the CPU, and on CUDA: for the short ways past all else in the dispatcher.
@@ -61,8 +68,8 @@ fused_rms_norm_cpu = functools.partial(
     torch.ops.aten._fused_rms_norm.default._handle.redispatch_boxed, _LAZY
 )
 
-_VALUES = (None, True, False, 0, -1, torch.Tensor, torch.nn.Parameter, torch.strided)
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_VALUES = (None, True, False, 0, -1, NotImplemented)
+_TYPES = (torch.Tensor, torch.nn.Parameter, torch.strided)
 _CALLS = (
     torch._C._len_torch_dispatch_stack,
     torch._C._len_torch_function_stack,
@@ -70,23 +77,17 @@ _CALLS = (
     torch._C._get_tracing_state,
     torch._C._autograd._top_saved_tensors_default_hooks,
     torch._C._is_any_autocast_enabled,
-    torch.is_grad_enabled,
     torch.layer_norm,
     torch.group_norm,
     torch.rms_norm,
     torch._fused_rms_norm,
     fused_rms_norm_cpu,
-    torch.ops.planish.norm_forward.default._handle.redispatch_boxed,
-    CPU,
-    CUDA,
     torch.autograd.forward_ad,
-    torch.autograd.profiler,
 )
-_NAMES = "_current_level _is_profiler_enabled requires_grad layout is_nested is_neg _is_zerotensor"
-_NAMES += " dtype shape device size is_contiguous is_inference is_cpu is_cuda"
+_NAMES = "_current_level layout is_nested is_neg _is_zerotensor size"
 
 #: Lives as long as the process: C refers to it.
-_OBJECTS = (*_VALUES, *_DTYPES, *_CALLS, *map(sys.intern, _NAMES.split()))
+_OBJECTS = (*_VALUES, *_TYPES, *_CALLS, *map(sys.intern, _NAMES.split()))
 
 
 def _functions() -> Any:
@@ -100,4 +101,61 @@ def _functions() -> Any:
     return ctypes.cast(made, ctypes.py_object).value
 
 
-is_quiet, is_plain, key_of, known, runs_torchs, norm = _functions()
+is_quiet, is_plain, key_of, known, runs_torchs, norm, _know_tensors, *_own = _functions()
+
+#: planish's operators by their names: the results for tensors that only eager autograd sees and
+#: that it does not record; NotImplemented where the call has to go another way.
+own = {function.__name__: function for function in _own}
+
+
+# ---- Where a tensor has what ---------------------------------------------------------------------
+
+
+def _places(addresses: list[int], size: int, words: list[int]) -> list[int]:
+    """At which offsets all of these have their word."""
+    found = []
+    for offset in range(0, size, ctypes.sizeof(ctypes.c_uint64)):
+        read = [ctypes.c_uint64.from_address(address + offset).value for address in addresses]
+        if read == words:
+            found.append(offset)
+    return found
+
+
+def _keys(*names: str) -> int:
+    sets = (torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)) for name in names)
+    return int(functools.reduce(operator.or_, sets).raw_repr())
+
+
+#: c10::TensorImpl has at least so many bytes.
+_BYTES = 176
+_is_known = False
+
+
+def know_tensors() -> None:
+    """Finds, by tensors of which torch says the same, where an object has its tensor and where that
+    has its dispatch keys, and hands it to C (src/python/tensors.h). Not where a mode or transform
+    would see that: then the next call does."""
+    global _is_known
+    if _is_known or not is_quiet():
+        return
+    _is_known = True
+    with torch.inference_mode(False):
+        plain = torch.empty(3)
+        seen = [plain, torch.nn.Parameter(plain), torch.empty(2, device="meta")]
+        seen += [torch._neg_view(plain), torch._efficientzerotensor(2)]
+    with torch.inference_mode():
+        seen.append(torch.empty(1))
+    inside = [tensor._cdata for tensor in seen]
+    keys = [int(torch._C._dispatch_keys(tensor).raw_repr()) for tensor in seen]
+    of_objects = _places([id(tensor) for tensor in seen], torch.Tensor.__basicsize__, inside)
+    of_tensors = _places(inside, _BYTES, keys)
+    sets = [
+        _keys(*names, *more)
+        for names in (("CPU", "AutocastCPU"), ("CUDA", "AutocastCUDA"))
+        for more in ((f"Autograd{names[0]}", "ADInplaceOrView"), ())
+    ]
+    if len(of_objects) == len(of_tensors) == 1 and sets[:2] == [keys[0], keys[-1]]:
+        _know_tensors(*of_objects, *of_tensors, *sets)
+
+
+know_tensors()

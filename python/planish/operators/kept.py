@@ -34,23 +34,18 @@ def key_of(
     tensors: tuple[Tensor | None, ...],
     dense: tuple[Tensor | None, ...] = (),
 ) -> Any:
-    """What a call is kept under, beside what it is called with: its options, and of each tensor
-    dtype, shape and device. None for one that is not plain (seen.py) and goes the long way.
-    ``dense``: those that have to be."""
+    """What a call is kept under: its options, and dtype, shape and device of each tensor. None for
+    one that is not plain (seen.py) and goes the long way. ``dense``: those that have to be."""
     return None if is_compiling() else quick.key_of(options, tensors, dense)
 
 
-def run(
-    options: tuple[Any, ...],
-    tensors: tuple[Tensor | None, ...],
-    dense: tuple[Tensor | None, ...],
-) -> tuple[Any, Any, Any]:
-    """(norm_forward's results, what the call is kept under, what is kept), of key_of's arguments.
+def run(options: tuple[Any, ...], tensors: tuple[Tensor | None, ...]) -> tuple[Any, Any, Any]:
+    """(norm_forward's results, what the call is kept under, what is kept), of options and tensors.
     No results: the call is not known, or wants a graph or anything else that is not asked for here.
-    Three tensors are x, weight and bias."""
+    The tensors are those of norm_forward, or three: x, weight and bias."""
     if is_compiling():
         return None, None, None
-    found: tuple[Any, Any, Any] = quick.known(_calls, Prepared, options, tensors, dense)
+    found: tuple[Any, Any, Any] = quick.known(_calls, Prepared, options, tensors)
     return found
 
 
@@ -64,6 +59,7 @@ def find(key: Any) -> Any:
 
 def keep(key: Any, call: Any) -> None:
     """But for options that are numbers in tensors, which may be others the next time."""
+    quick.know_tensors()
     if key is None or any(isinstance(option, Tensor) for option in key[0]):
         return
     if len(_calls) >= _ROOM:

@@ -42,7 +42,7 @@ def known(
     options: tuple[Any, ...], x: Tensor, weight: Tensor | None, bias: Tensor | None
 ) -> tuple[Tensor | None, Any]:
     """y of a call that is known (kept.py), or None, and what it is kept under."""
-    results, key, prepared = kept.run(options, (x, weight, bias), (x,))
+    results, key, prepared = kept.run(options, (x, weight, bias))
     return (_known(prepared, x, weight, bias) if results is None else results[0]), key
 
 

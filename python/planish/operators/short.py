@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from planish.library import quick
 from planish.library.quick import CPU, CUDA, KEYS
 from planish.library.seen import below_autograd, is_plain
 
@@ -48,8 +49,12 @@ def of(name: str) -> Callable[..., Any]:
     """The short way of one operator."""
     overload = getattr(torch.ops.planish, name).default
     operator, redispatch = overload._op, overload._handle.redispatch_boxed
+    at_once = quick.own[name]
 
     def run(*arguments: Any) -> Any:
+        results = at_once(*arguments)
+        if results is not NotImplemented:
+            return results
         x = arguments[0]
         keys = CPU if x.is_cpu else CUDA if x.is_cuda else None
         if keys is None or _profiler._is_profiler_enabled:

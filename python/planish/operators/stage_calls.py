@@ -77,8 +77,7 @@ def run_plain(tensors: Tensors, prepared: Prepared) -> tuple[Tensor, Tensor | No
 def known(options: tuple[Any, ...], tensors: Tensors) -> tuple[tuple[Tensor, Any] | None, Any]:
     """(y, sum or None) of a call that is known, or None, and what it is kept under: None for a call
     that goes the long way."""
-    as_x = tensors[0], tensors[1], tensors[9]
-    results, key, prepared = kept.run(options, tensors, as_x)
+    results, key, prepared = kept.run(options, tensors)
     if results is not None:
         y, total, _, _ = results
         return (y, total), key
