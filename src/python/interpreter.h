@@ -94,10 +94,10 @@ extern interpreter python;
 extern object *known[OBJECT_COUNT];
 
 /*
- * Takes both; a tuple of the functions of this folder comes back: is_quiet, is_plain, key_of,
- * known, runs_torchs, norm, know_tensors, and planish's operators by their names (own_calls.c). The
- * tuple of objects has to live as long as the process. NULL: there is
- * an exception, or the functions, `count` of them, or the objects are not as many as here.
+ * Takes both; a tuple of the functions of this folder comes back: is_quiet, is_plain,
+ * is_recorded, key_of, known, runs_torchs, norm, know_tensors, and planish's operators by their
+ * names (own_calls.c). The tuple of objects has to live as long as the process. NULL: there is an
+ * exception, or the functions, `count` of them, or the objects are not as many as here.
  */
 PLANISH_API void *planish_python_functions(void *const *functions, size_t count, void *objects);
 
@@ -128,6 +128,7 @@ object *answer(known_object of);
 
 object *python_is_quiet(object *self, object *const *arguments, ptrdiff_t count);
 object *python_is_plain(object *self, object *const *arguments, ptrdiff_t count);
+object *python_is_recorded(object *self, object *const *arguments, ptrdiff_t count);
 object *python_key_of(object *self, object *const *arguments, ptrdiff_t count);
 object *python_known(object *self, object *const *arguments, ptrdiff_t count);
 object *python_runs_torchs(object *self, object *const *arguments, ptrdiff_t count);

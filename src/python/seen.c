@@ -104,6 +104,7 @@ void *planish_python_functions(void *const *functions, size_t count, void *objec
     static const method methods[] = {
         {"is_quiet", python_is_quiet, METHOD_FAST, NULL},
         {"is_plain", python_is_plain, METHOD_FAST, NULL},
+        {"is_recorded", python_is_recorded, METHOD_FAST, NULL},
         {"key_of", python_key_of, METHOD_FAST, NULL},
         {"known", python_known, METHOD_FAST, NULL},
         {"runs_torchs", python_runs_torchs, METHOD_FAST, NULL},

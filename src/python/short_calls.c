@@ -4,7 +4,6 @@
  * calls; all others are told to go that way, errors included.
  */
 #include "../torch/calls.h"
-#include "../torch/kernels.h"
 #include "../torch/own_call.h"
 #include "../torch/planish_torch.h"
 #include "../torch/tensor.h"
@@ -143,46 +142,51 @@ static object *call_torchs(torchs op, uint32_t group, object *x, object *size,
 
 /* ---- Without the dispatcher --------------------------------------------------------------- */
 
-/* A layer or group norm on the CPU that autograd does not record. */
+/* A norm that autograd does not record. */
 typedef struct {
     torchs op;
+    backend whose;
     bool own;
     tensor_handle x;
     DLTensor view; /* of x, without strides */
     int64_t sizes[PLANISH_MAX_NDIM];
     int64_t count; /* of sizes, or of groups */
     optional_tensor weight, bias;
-    double eps;
+    optional_double eps;
     returned_tensors made;
 } kernel_call;
 
 static void run_kernel(int64_t begin, int64_t end, void *context) {
     kernel_call *c = context;
+    const int_array_ref shape = {c->sizes, (size_t)c->count};
     (void)begin, (void)end;
-    own_call_begin_unrecorded(c->own);
+    own_call_begin_unrecorded();
     if (c->op == OF_LAYERS) {
-        const int_array_ref shape = {c->sizes, (size_t)c->count};
-        c->made = layer_norm_forward_unboxed(NULL, 0, c->x, shape, &c->weight, &c->bias, c->eps);
-        return;
+        c->made =
+            layer_norm_at_once(c->whose, c->own, c->x, shape, &c->weight, &c->bias, c->eps.value);
+    } else if (c->op == OF_RMS) {
+        c->made = rms_norm_at_once(c->whose, c->x, shape, &c->weight, c->eps);
+    } else {
+        const int64_t batch = c->view.shape[0], channels = c->view.shape[1];
+        const int64_t pixels = view_elements(&c->view) / (batch * channels);
+        c->made = group_norm_at_once(c->whose, c->own, c->x, &c->weight, &c->bias, batch, channels,
+                                     pixels, c->count, c->eps.value);
     }
-    const int64_t batch = c->view.shape[0], channels = c->view.shape[1];
-    const int64_t pixels = view_elements(&c->view) / (batch * channels);
-    c->made = group_norm_forward_unboxed(NULL, 0, c->x, &c->weight, &c->bias, batch, channels,
-                                         pixels, c->count, c->eps);
 }
 
-/* Of a parameter on the CPU, or None; `channels`: a group norm's has to be a vector of so many. */
-static bool take_parameter(object *given, int64_t channels, optional_tensor *to) {
+/* Of a parameter beside x, or None; of a group norm it has to be a vector of x's channels. */
+static bool take_parameter(const kernel_call *c, object *given, optional_tensor *to) {
     tensor_handle tensor;
     DLTensor view;
     *to = (optional_tensor){NULL, false};
     if (given == known[OBJECT_NONE])
         return true;
-    if (!tensor_of(given, &tensor) || !tensor_is_on_cpu(tensor))
+    if (!tensor_of(given, &tensor) || !view_description(tensor, &view) ||
+        !same_device(&c->view, &view))
         return false;
     *to = (optional_tensor){*(void **)tensor, true};
-    return !channels || (view_description(tensor, &view) && view.ndim == 1 &&
-                         view.shape[0] == channels && tensor_is_contiguous(tensor));
+    return c->op != OF_GROUPS ||
+           (view.ndim == 1 && view.shape[0] == c->view.shape[1] && tensor_is_contiguous(tensor));
 }
 
 /* normalized_shape; without one, the last axis. */
@@ -207,25 +211,26 @@ static bool take_groups(object *size, kernel_call *c) {
 }
 
 static bool take_call(kernel_call *c, object *size, object *const *rest) {
-    const bool fits = view_description(c->x, &c->view) && c->view.ndim <= PLANISH_MAX_NDIM &&
-                      (c->op == OF_LAYERS ? take_shape(size, c) : take_groups(size, c));
-    c->eps = python.to_double(rest[2]);
+    if (!view_description(c->x, &c->view) || c->view.ndim > PLANISH_MAX_NDIM)
+        return false;
+    const bool fits = c->op == OF_GROUPS ? take_groups(size, c) : take_shape(size, c);
+    c->eps.engaged = c->op != OF_RMS || rest[2] != known[OBJECT_NONE];
+    if (c->eps.engaged)
+        c->eps.value = python.to_double(rest[2]);
     if (python.raised()) {
         python.forget_error();
         return false;
     }
-    const int64_t channels = fits && c->op == OF_GROUPS ? c->view.shape[1] : 0;
-    return fits && take_parameter(rest[0], channels, &c->weight) &&
-           take_parameter(rest[1], channels, &c->bias);
+    return fits && take_parameter(c, rest[0], &c->weight) && take_parameter(c, rest[1], &c->bias);
 }
 
 /* The kernel that torch would call, with what torch would give it; NULL: another way has to be
  * gone, which has the words where this one raised. */
 static object *call_kernel(torchs op, const short_call *call, object *size, object *const *rest) {
     kernel_call c = {.op = op, .x = call->x};
+    c.whose = tensor_is_on_cpu(call->x) ? BACKEND_CPU : BACKEND_CUDA;
     c.own = op == OF_LAYERS || !group_is_active(call->group);
-    if (op == OF_RMS || !tensor_is_on_cpu(call->x) || torch.has_callbacks() ||
-        !take_call(&c, size, rest))
+    if (torch.has_callbacks() || !take_call(&c, size, rest))
         return NULL;
     void *lock = python.unlock();
     const torch_error thrown = torch.parallel_for(0, 1, 1, run_kernel, &c);

@@ -57,6 +57,12 @@ bool is_recorded(object *const *tensors, int count) {
     return false;
 }
 
+/* (tensor or None...): whether autograd may record a call of these. */
+object *python_is_recorded(object *self, object *const *arguments, ptrdiff_t count) {
+    (void)self;
+    return answer(is_recorded(arguments, (int)count) ? OBJECT_TRUE : OBJECT_FALSE);
+}
+
 object *python_know_tensors(object *self, object *const *arguments, ptrdiff_t count) {
     (void)self;
     if (count != 2 + KEY_SETS || !torch.dispatch_modes || !torch.function_modes ||

@@ -25,7 +25,8 @@ bool tensor_is_inference(tensor_handle tensor);
 
 bool tensor_is_contiguous(tensor_handle tensor);
 
-/* Whether autograd records a call of one of these objects, tensors that tensor_of has or None. */
+/* Whether autograd records a call of these objects; so it may where one is not None and no tensor
+ * that tensor_of has. */
 bool is_recorded(object *const *tensors, int count);
 
 /* (place of the tensor in an object, place of its dispatch keys, the keys of a plain tensor on the

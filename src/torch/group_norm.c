@@ -140,17 +140,24 @@ void group_norm_forward_cuda(stack_value *stack, uint64_t argument_count, uint64
     boxed_forward(BACKEND_CUDA, stack);
 }
 
+returned_tensors group_norm_at_once(backend whose, bool own, tensor_handle input,
+                                    const optional_tensor *weight, const optional_tensor *bias,
+                                    int64_t batch, int64_t channels, int64_t pixels, int64_t groups,
+                                    double eps) {
+    INSIDE call =
+        call_enter(operation_of(own, group_of(whose), NATIVE_GROUP_NORM, NORM_FORWARD), UNBOXED);
+    return forward(call, whose, own, input, optional_handle(weight), optional_handle(bias),
+                   (group_sizes){batch, channels, pixels, groups}, eps);
+}
+
 returned_tensors group_norm_forward_unboxed(void *functor, uint64_t keys, tensor_handle input,
                                             const optional_tensor *weight,
                                             const optional_tensor *bias, int64_t batch,
                                             int64_t channels, int64_t pixels, int64_t groups,
                                             double eps) {
     (void)functor, (void)keys;
-    const bool own = own_call_take();
-    INSIDE call = call_enter(
-        operation_of(own, group_of(BACKEND_CPU), NATIVE_GROUP_NORM, NORM_FORWARD), UNBOXED);
-    return forward(call, BACKEND_CPU, own, input, optional_handle(weight), optional_handle(bias),
-                   (group_sizes){batch, channels, pixels, groups}, eps);
+    return group_norm_at_once(BACKEND_CPU, own_call_take(), input, weight, bias, batch, channels,
+                              pixels, groups, eps);
 }
 
 /* The saved mean and rstd, which torch reads as dense rows of any shape. Half x without weights has

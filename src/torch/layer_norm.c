@@ -179,15 +179,20 @@ void layer_norm_forward_cuda(stack_value *stack, uint64_t argument_count, uint64
     boxed_forward(BACKEND_CUDA, stack);
 }
 
+returned_tensors layer_norm_at_once(backend whose, bool own, tensor_handle input,
+                                    int_array_ref shape, const optional_tensor *weight,
+                                    const optional_tensor *bias, double eps) {
+    INSIDE call =
+        call_enter(operation_of(own, group_of(whose), NATIVE_LAYER_NORM, NORM_FORWARD), UNBOXED);
+    return forward(call, whose, own, input, shape, optional_handle(weight), optional_handle(bias),
+                   eps);
+}
+
 returned_tensors layer_norm_forward_unboxed(void *functor, uint64_t keys, tensor_handle input,
                                             int_array_ref shape, const optional_tensor *weight,
                                             const optional_tensor *bias, double eps) {
     (void)functor, (void)keys;
-    const bool own = own_call_take();
-    INSIDE call = call_enter(
-        operation_of(own, group_of(BACKEND_CPU), NATIVE_LAYER_NORM, NORM_FORWARD), UNBOXED);
-    return forward(call, BACKEND_CPU, own, input, shape, optional_handle(weight),
-                   optional_handle(bias), eps);
+    return layer_norm_at_once(BACKEND_CPU, own_call_take(), input, shape, weight, bias, eps);
 }
 
 /* The saved mean or rstd, seen with x's rank. torch reads them as dense rows of any shape. */

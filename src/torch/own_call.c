@@ -44,13 +44,12 @@ void planish_torch_own_end(void) {
     is_under_way = false;
 }
 
-void own_call_begin_unrecorded(bool own) {
-    is_under_way = own;
+void own_call_begin_unrecorded(void) {
     is_unrecorded = true;
 }
 
 void own_call_end_unrecorded(void) {
-    is_under_way = is_unrecorded = false;
+    is_unrecorded = false;
 }
 
 bool saves_statistics(bool own) {

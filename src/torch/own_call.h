@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "calls.h"
+#include "fallback.h"
 #include "tensor.h"
 
 /* Whether the call that comes in is planish's own (planish_torch_own_begin); the next one is not.
@@ -35,8 +36,23 @@ planish_status own_call_run(const planish_norm *op, planish_pass pass,
  * call, if it does. */
 void own_call_tell_recorded(tensor_handle dy);
 
-/* Around a call of a kernel that autograd does not see: as planish_torch_own_begin, where `own`. */
-void own_call_begin_unrecorded(bool own);
+/*
+ * The forwards as torch's dispatcher calls them, for whoever calls them without it. `own`: a call
+ * of planish's own; an RMS norm is one where its group is not enabled, and throws what is not
+ * planish's to run.
+ */
+returned_tensors layer_norm_at_once(backend whose, bool own, tensor_handle input,
+                                    int_array_ref shape, const optional_tensor *weight,
+                                    const optional_tensor *bias, double eps);
+returned_tensors group_norm_at_once(backend whose, bool own, tensor_handle input,
+                                    const optional_tensor *weight, const optional_tensor *bias,
+                                    int64_t batch, int64_t channels, int64_t pixels, int64_t groups,
+                                    double eps);
+returned_tensors rms_norm_at_once(backend whose, tensor_handle input, int_array_ref shape,
+                                  const optional_tensor *weight, optional_double eps);
+
+/* Between begin and end autograd sees no call of this thread's. */
+void own_call_begin_unrecorded(void);
 void own_call_end_unrecorded(void);
 
 /* Whether a forward has to make mean and rstd. A call of planish's own, outside of which nobody

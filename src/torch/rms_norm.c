@@ -28,10 +28,10 @@ static planish_status run_rms(const rms *r, const planish_norm *op, planish_pass
 }
 
 /*
- * y to the first slot and, where wanted, rstd to the second. torch derives the strides of an empty
+ * y and, where wanted, rstd. torch derives the strides of an empty
  * y from a chain of operators: that is left to it, and there is nothing to compute.
  */
-static reason forward_on_planish(rms *r, bool rstd_wanted, stack_value *stack) {
+static reason forward_on_planish(rms *r, bool rstd_wanted, returned_tensors *made) {
     if (view_elements(&r->x) == 0)
         return NO_ELEMENTS;
     int64_t sizes[PLANISH_MAX_NDIM], strides[PLANISH_MAX_NDIM], out_strides[PLANISH_MAX_NDIM];
@@ -60,14 +60,16 @@ static reason forward_on_planish(rms *r, bool rstd_wanted, stack_value *stack) {
     planish_status status = run_rms(r, &op, PLANISH_FORWARD, &tensors, (message){0});
     if (status != PLANISH_OK)
         return refusal(status);
-    if (rstd_wanted) {
-        returned_tensors made = {{give_tensor(&rstd_out), give_tensor(&out)}};
-        give_returned(stack, &made, 2);
-    } else {
-        returned_tensors made = {{give_tensor(&out)}};
-        give_returned(stack, &made, 1);
-    }
+    *made = give_tensors(&out, &rstd_out, &(new_tensor){NULL});
     return SUPPORTED;
+}
+
+/* Moves the first of three results to the stack, so many. */
+static void give_first(stack_value *stack, const returned_tensors *made, int count) {
+    returned_tensors first = {{NULL}};
+    for (int i = 0; i < count; i++)
+        first.impl[i] = made->impl[i + 3 - count];
+    give_returned(stack, &first, count);
 }
 
 static optional_double take_optional_double(stack_value value) {
@@ -90,10 +92,13 @@ static void fused_forward(backend whose, stack_value *stack) {
     rms r = {
         .input = input, .weight = weight, .shape = shape, .eps = eps, .whose = whose, .own = own};
     reason why = own || is_active(whose) ? rms_examine(&r) : idle_reason(rms_group_of(whose));
+    returned_tensors made;
     if (why == SUPPORTED)
-        why = forward_on_planish(&r, true, stack);
-    if (why == SUPPORTED)
+        why = forward_on_planish(&r, true, &made);
+    if (why == SUPPORTED) {
+        give_first(stack, &made, 2);
         return;
+    }
     /* torch's operator of this name does not look at shapes, and has no backward on the CPU. */
     if (own && (why == WRONG_SHAPE || why == TOO_MANY_AXES || whose == BACKEND_CPU))
         torch_throw(reason_text(why));
@@ -114,6 +119,26 @@ void fused_rms_norm_forward_cuda(stack_value *stack, uint64_t argument_count,
     fused_forward(BACKEND_CUDA, stack);
 }
 
+returned_tensors rms_norm_at_once(backend whose, tensor_handle input, int_array_ref shape,
+                                  const optional_tensor *weight, optional_double eps) {
+    const bool own = !is_active(whose);
+    INSIDE call =
+        call_enter(operation_of(own, rms_group_of(whose), RMS_NORM, NORM_FORWARD), UNBOXED);
+    rms r = {.input = input,
+             .weight = optional_handle(weight),
+             .shape = shape,
+             .eps = eps,
+             .whose = whose,
+             .own = own};
+    returned_tensors made;
+    reason why = rms_examine(&r);
+    if (why == SUPPORTED)
+        why = forward_on_planish(&r, false, &made);
+    if (why != SUPPORTED)
+        torch_throw(reason_text(why));
+    return made;
+}
+
 /* ---- aten::rms_norm -------------------------------------------------------------------------- */
 
 static void inference(backend whose, stack_value *stack) {
@@ -127,10 +152,13 @@ static void inference(backend whose, stack_value *stack) {
 
     rms r = {.input = input, .weight = weight, .shape = shape, .eps = eps, .whose = whose};
     reason why = is_active(whose) ? rms_examine(&r) : DISABLED;
+    returned_tensors made;
     if (why == SUPPORTED)
-        why = forward_on_planish(&r, false, stack);
-    if (why == SUPPORTED)
+        why = forward_on_planish(&r, false, &made);
+    if (why == SUPPORTED) {
+        give_first(stack, &made, 1);
         return;
+    }
     count_reason(call, why);
     torch_rms_norm(NORM_COMPOSITE, stack, input, shape, weight, eps);
 }

@@ -150,6 +150,8 @@ def test_bare_norms_have_the_bits_of_recorded_ones(enabled: bool) -> None:
             for given, run in (
                 (x.to(dtype), lambda t: planish.layer_norm(t, -1, W.to(t.dtype), B.to(t.dtype))),
                 (x.to(dtype), lambda t: planish.layer_norm(t, -1)),
+                (x.to(dtype), lambda t: planish.rms_norm(t, -1, W.to(t.dtype))),
+                (x.to(dtype), planish.RMSNorm(64, eps=None, dtype=dtype)),
                 (image.to(dtype), lambda t: planish.group_norm(t, 2, channels.to(t.dtype))),
             ):
                 recorded = run(given.clone().requires_grad_())

@@ -27,11 +27,12 @@ def _gated_norm(
     weight_offset: float,
     cast: str = "once",
 ) -> Tensor:
-    tensors = Tensors(x, weight=weight, bias=bias, gate=gate)
+    given = x, None, None, None, None, weight, bias, None, None, gate
     options = "gated", rms, eps, norm_before_gate, group_size, weight_offset, cast
-    known, key = stage_calls.known(options, tensors)
+    known, key = stage_calls.known(options, given)
     if known is not None:
-        return known[0]
+        y: Tensor = known[0]
+        return y
     function = "gated_rms_norm" if rms else "gated_layer_norm"
     stages.check_x(function, x)
     stages.check_like_x(function, "gate", gate, x, optional=False)
@@ -55,6 +56,7 @@ def _gated_norm(
         return _rounded(
             rms, x, gate, weight, bias, eps, norm_before_gate, group_size, weight_offset
         )
+    tensors = Tensors(*given)
     fused = _in_one_call(
         rms, tensors, eps, norm_before_gate, group_size, weight_offset, rounds, key
     )

@@ -50,14 +50,14 @@ def _add_norm(
         both = steps.sum_and_norm(rms, x, residual, weight, bias, eps)
         if both is not None:
             return both
-    key, tensors = None, Tensors(x, residual, row_scale, column_scale, None, weight, bias)
+    key, given = None, (x, residual, row_scale, column_scale, None, weight, bias, None, None, None)
     number = type(dropout_p) is float or type(dropout_p) is int
     if number and 0 <= dropout_p < 1 and stages.has_rows_rank(row_scale, x):
         drops = dropout_p if training else 0.0
         options = "added", rms, eps, sum_dtype, weight_offset, out_dtype, cast, drops
-        known, key = stage_calls.known(options, tensors)
+        known, key = stage_calls.known(options, given)
         if known is not None:
-            return known
+            return known[0], known[1]
     function = "add_rms_norm" if rms else "add_layer_norm"
     stages.check_x(function, x)
     stages.check_like_x(function, "residual", residual, x, optional=False)
@@ -244,10 +244,10 @@ def _modulated_norm(
     sum_dtype: torch.dtype | None,
     weight_offset: float,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    tensors = Tensors(x, residual, None, gate, None, weight, bias, scale, shift)
-    known, key = stage_calls.known(("modulated", rms, eps, sum_dtype, weight_offset), tensors)
+    given = x, residual, None, gate, None, weight, bias, scale, shift, None
+    known, key = stage_calls.known(("modulated", rms, eps, sum_dtype, weight_offset), given)
     if known is not None:
-        return known[0] if residual is None else known
+        return known[0] if residual is None else (known[0], known[1])
     function = "modulated_rms_norm" if rms else "modulated_layer_norm"
     stages.check_x(function, x)
     if scale is None and shift is None:
@@ -258,9 +258,9 @@ def _modulated_norm(
         stages.check_parameter(function, name, parameter, x)
     stages.check_like_x(function, "residual", residual, x)
     if residual is None and (gate is not None or sum_dtype is not None):
-        given = "sum_dtype" if gate is None else "gate"
+        named = "sum_dtype" if gate is None else "gate"
         raise ValueError(
-            f"{function}: {given} is given without a residual; it is of the sum residual + gate * x"
+            f"{function}: {named} is given without a residual; it is of the sum residual + gate * x"
         )
     stages.check_float(function, "sum_dtype", sum_dtype)
     total_dtype = x.dtype if residual is None else sum_dtype or residual.dtype
@@ -272,7 +272,7 @@ def _modulated_norm(
     same = gate is as_given[0] and scale is as_given[1] and shift is as_given[2]
     fused = stage_calls.norm(
         way_of(x, scale, shift, weight, bias, residual, gate),
-        tensors._replace(column_scale=gate, scale=scale, shift=shift),
+        Tensors(x, residual, None, gate, None, weight, bias, scale, shift),
         [x.dim() - 1],
         eps,
         rms,

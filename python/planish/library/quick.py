@@ -19,7 +19,8 @@ import torch
 from planish.library.loaded import library
 
 __all__ = ["BATCH_NORM", "CPU", "CUDA", "GROUP_NORM", "LAYER_NORM", "RMS_NORM"]
-__all__ += ["is_plain", "is_quiet", "key_of", "know_tensors", "known", "norm", "own", "runs_torchs"]
+__all__ += ["is_plain", "is_quiet", "is_recorded", "key_of", "know_tensors", "known", "norm"]
+__all__ += ["own", "runs_torchs"]
 
 #: torch's operators by their numbers in src/python/short_calls.c.
 LAYER_NORM, GROUP_NORM, RMS_NORM, BATCH_NORM = range(4)
@@ -101,7 +102,8 @@ def _functions() -> Any:
     return ctypes.cast(made, ctypes.py_object).value
 
 
-is_quiet, is_plain, key_of, known, runs_torchs, norm, _know_tensors, *_own = _functions()
+_made = _functions()
+is_quiet, is_plain, is_recorded, key_of, known, runs_torchs, norm, _know_tensors, *_own = _made
 
 #: planish's operators by their names: the results for tensors that only eager autograd sees and
 #: that it does not record; NotImplemented where the call has to go another way.

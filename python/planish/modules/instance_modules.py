@@ -198,9 +198,11 @@ class EvoNorm2dS0(nn.Module):
         if not planish_runs(x):
             arguments.check_floats("EvoNorm2dS0", x=x)
             return self._composed(x)
-        apart = norms.split_channels(x, self.groups)
-        _, squares = norms.statistics(apart, [2, 3, 4])
-        return self._from_variance(x, squares / apart.shape[2:].numel())
+        batch, channels, height, width = x.shape
+        size = channels // self.groups
+        apart = x.view(batch, self.groups, size, height, width)
+        _, squares = norms.statistics(apart, [2, 3, 4], way)
+        return self._from_variance(x, squares / (size * height * width))
 
     def _composed(self, x: Tensor) -> Tensor:
         """In torch's own operators."""
@@ -211,12 +213,12 @@ class EvoNorm2dS0(nn.Module):
 
     def _from_variance(self, x: Tensor, variance: Tensor) -> Tensor:
         """``variance``: (N, groups, 1, 1, 1)."""
-        rstd = (variance + self.eps).rsqrt().to(x.dtype)
-        v = self.v.view(1, -1, 1, 1).to(x.dtype)
-        weight = self.weight.view(1, -1, 1, 1).to(x.dtype)
-        bias = self.bias.view(1, -1, 1, 1).to(x.dtype)
-        scale = rstd.expand(-1, -1, x.size(1) // self.groups, 1, 1).flatten(1, 2)
-        return x * (v * x).sigmoid() * (scale * weight) + bias
+        rstd = (variance + self.eps).rsqrt().to(x.dtype).view(x.size(0), self.groups, 1)
+        v = self.v.view(-1, 1, 1).to(x.dtype)
+        weight = self.weight.view(self.groups, -1).to(x.dtype)
+        bias = self.bias.view(-1, 1, 1).to(x.dtype)
+        scale = (rstd * weight).view(x.size(0), self.num_features, 1, 1)
+        return x * (v * x).sigmoid() * scale + bias
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, groups={self.groups}, eps={self.eps}"

@@ -104,6 +104,7 @@ def differentiate_backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ..
 def save_statistics(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     x, axes = inputs
     mean, _ = output
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(x, mean)
     ctx.count = math.prod(x.shape[axis] for axis in _call.axes_of(axes, 0))
 

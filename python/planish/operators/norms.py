@@ -135,9 +135,9 @@ def group_norm(
     return _run(way, x, weight, bias, problem, key)
 
 
-def statistics(x: Tensor, reduce: list[int]) -> tuple[Tensor, Tensor]:
+def statistics(x: Tensor, reduce: list[int], way: Way | None = None) -> tuple[Tensor, Tensor]:
     """Mean, and sum of squares of what is left beside it, over these axes, kept with size 1."""
-    way = way_of(x)
+    way = way or way_of(x)
     if way is Way.TORCH:
         return composite.statistics(x, reduce)
     axes = call.pack_axes(reduce)

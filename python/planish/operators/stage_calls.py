@@ -25,7 +25,6 @@ from planish.operators.ways import Way
 from torch import Tensor
 
 __all__ = [
-    "Known",
     "as_rows",
     "is_distributed",
     "known",
@@ -42,8 +41,8 @@ __all__ = [
 #: Seeds and offsets are below it.
 _SEEDS = 2**63 - 1
 
-#: What a call is kept under (None: it is not), and its tensors.
-Known = tuple[Any, Tensors]
+#: call.py's Tensors, or as many in a tuple, which costs less to make.
+Given = tuple[Any, ...]
 
 
 def prepare(saving: Call, given: Tensors, graph: bool = True) -> Prepared:
@@ -74,14 +73,13 @@ def run_plain(tensors: Tensors, prepared: Prepared) -> tuple[Tensor, Tensor | No
         raise
 
 
-def known(options: tuple[Any, ...], tensors: Tensors) -> tuple[tuple[Tensor, Any] | None, Any]:
-    """(y, sum or None) of a call that is known, or None, and what it is kept under: None for a call
-    that goes the long way."""
+def known(options: tuple[Any, ...], tensors: Given) -> tuple[Any, Any]:
+    """(y, sum or None, ...) of a call that is known, or None, and what it is kept under: None for a
+    call that goes the long way."""
     results, key, prepared = kept.run(options, tensors)
-    if results is not None:
-        y, total, _, _ = results
-        return (y, total), key
-    return (None if prepared is None else run_plain(tensors, prepared)), key
+    if results is None and prepared is not None:
+        results = run_plain(Tensors(*tensors), prepared)
+    return results, key
 
 
 def saves_badly(*tensors: Tensor | None) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch.compiler import is_compiling
+
 import torch
 from planish.library import quick
 from planish.library.seen import needs_graph
@@ -45,8 +47,10 @@ def norm(rms: bool, x: Any, weight: Any, bias: Any, eps: Any) -> Tensor | None:
 def sum_and_norm(
     rms: bool, x: Any, residual: Any, weight: Any, bias: Any, eps: Any
 ) -> tuple[Tensor, Tensor] | None:
-    """(y, sum) of torch's sum with its norm over the last axis; None where one call is better, or
-    something else is asked for."""
+    """(y, sum) of torch's sum with its norm over the last axis, recorded for a derivative; None
+    where one call is better, or something else is asked for."""
+    if is_compiling() or not quick.is_recorded(x, residual, weight, bias):
+        return None
     if residual is None or (rms and bias is not None):
         return None
     if not runs_torchs(quick.RMS_NORM if rms else quick.LAYER_NORM, x, residual, weight, bias):
@@ -55,7 +59,7 @@ def sum_and_norm(
         return None
     if not (residual.is_contiguous() and are_better(x)):
         return None
-    if x.dtype in HALF and needs_graph(x, residual, weight, bias):
+    if x.dtype in HALF:
         return None  # autograd would round the norm's gradient before it adds the sum's
     total = x + residual
     y = norm(rms, total, weight, bias, eps)
