@@ -1,5 +1,6 @@
 #include "cpu/plan.h"
 #include "cpu/batch/batch_run.h"
+#include "cpu/common/integers.h"
 #include "cpu/hints.h"
 #include "cpu/path.h"
 #include "cpu/stages/stages_path.h"
@@ -32,14 +33,6 @@ enum {
 /* Scratch for gathered rows of all blocks together stays below this, as long as there is one block.
  */
 static const size_t gathered_limit = (size_t)256 << 20;
-
-static int64_t ceil_div(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
-
-static size_t round_up(size_t bytes) {
-    return (bytes + 63) & ~(size_t)63;
-}
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 

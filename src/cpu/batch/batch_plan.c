@@ -2,6 +2,7 @@
  * alone. */
 #include "cpu/batch/batch_kernels.h"
 #include "cpu/batch/batch_run.h"
+#include "cpu/common/integers.h"
 
 enum {
     RUN_BYTES_OF_TILE = 8192,     /* of neighbours in a tile by channel, or more; */
@@ -12,14 +13,6 @@ enum {
     TILE_CHANNELS = 2048,         /* by pixel */
     LEAST_PIXELS = 64             /* parts by pixel are multiples of it */
 };
-
-static int64_t ceil_div(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
-
-static size_t round_up(size_t bytes) {
-    return (bytes + 63) & ~(size_t)63;
-}
 
 static void cut_by_channel(batch_cut *cut, const problem *p) {
     const axis *span = &p->reduced[p->reduced_count - 1];

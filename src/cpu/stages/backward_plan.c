@@ -1,5 +1,6 @@
 /* How the backward of a norm with stages around it is cut; see backward.h. */
 #include "cpu/common/affine.h"
+#include "cpu/common/integers.h"
 #include "cpu/stages/backward.h"
 #include "cpu/stages/backward_rows.h"
 #include "cpu/stages/backward_sums.h"
@@ -12,14 +13,6 @@ enum {
 
 /* The sums of all blocks, and scratch of all, stay below this as long as there is one block. */
 static const size_t scratch_limit = (size_t)256 << 20;
-
-static size_t round_up(size_t bytes) {
-    return (bytes + 63) & ~(size_t)63;
-}
-
-static int64_t ceil_div(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
 
 /* Whether rows one behind the other have different weights. */
 static bool weight_varies(const problem *p) {

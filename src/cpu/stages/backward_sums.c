@@ -1,6 +1,7 @@
 /* dweight, dbias, dscale, dshift and dcolumn_scale; see backward_sums.h. */
 #include "cpu/stages/backward_sums.h"
 #include "cpu/common/affine.h"
+#include "cpu/common/integers.h"
 #include "cpu/stages/stages_path.h"
 
 /* ---- Which elements a row adds to ------------------------------------------------------------ */
@@ -116,10 +117,6 @@ static void store(const cpu_job *job, const gradient_sum *s, int64_t first, int6
 }
 
 /* ---- The sums of a block --------------------------------------------------------------------- */
-
-static size_t round_up(size_t bytes) {
-    return (bytes + 63) & ~(size_t)63;
-}
 
 static size_t sum_bytes(const gradient_sum *s) {
     return round_up((size_t)s->width * sizeof(double));

@@ -1,4 +1,5 @@
 /* How a norm with stages around it is cut, and what it is called; see stages_path.h. */
+#include "cpu/common/integers.h"
 #include "cpu/stages/backward.h"
 #include "cpu/stages/stages_path.h"
 
@@ -11,14 +12,6 @@ enum {
 
 /* Scratch of all blocks together stays below this, as long as there is one block. */
 static const size_t scratch_limit = (size_t)256 << 20;
-
-static size_t round_up(size_t bytes) {
-    return (bytes + 63) & ~(size_t)63;
-}
-
-static int64_t ceil_div(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
 
 /* Whether a row's elements are neighbours in every tensor that has them. */
 static bool rows_are_dense(const problem *p) {
