@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../torch/own_operators.h"
+#include "../torch/planish_torch.h"
 #include "../torch/stack.h"
 #include "tensors.h"
 
@@ -155,7 +156,10 @@ object *own_call(int op, object *const *arguments) {
     /* libtorch's own catching, as in guard.c. */
     const torch_error thrown = torch.parallel_for(0, 1, 1, run_kernel, &w);
     python.lock(lock);
-    return thrown ? NULL : results_of(s, stack);
+    if (!thrown)
+        return results_of(s, stack);
+    planish_torch_take_thrown(); /* the other way's is asked for */
+    return NULL;
 }
 
 object *python_own_call(object *self, object *const *arguments, ptrdiff_t count) {

@@ -236,8 +236,10 @@ static object *call_kernel(torchs op, const short_call *call, object *size, obje
     const torch_error thrown = torch.parallel_for(0, 1, 1, run_kernel, &c);
     own_call_end_unrecorded();
     python.lock(lock);
-    if (thrown)
+    if (thrown) {
+        planish_torch_take_thrown(); /* the other way's is asked for */
         return NULL;
+    }
     NEW_TENSOR y = {c.made.impl[2]}, mean = {c.made.impl[1]}, rstd = {c.made.impl[0]};
     (void)mean, (void)rstd;
     return torch.python_tensor(handle_of(&y));

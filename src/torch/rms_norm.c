@@ -78,19 +78,44 @@ static optional_double take_optional_double(stack_value value) {
                                          : (optional_double){0, false};
 }
 
+/* What a forward takes off the stack. */
+typedef struct arguments {
+    tensor_handle input, weight;
+    list_handle list;
+    optional_double eps;
+    int64_t sizes[LIST_ROOM];
+    int_array_ref shape;
+} arguments;
+
+static void free_arguments(arguments *a) {
+    free_tensor(&a->input);
+    free_tensor(&a->weight);
+    free_list(&a->list);
+}
+
+#define ARGUMENTS __attribute__((cleanup(free_arguments))) arguments
+
+static void take_arguments(arguments *a, const stack_value *stack) {
+    a->input = take_tensor(stack[0]);
+    a->list = take_list(stack[1]);
+    a->weight = take_optional_tensor(stack[2]);
+    a->eps = take_optional_double(stack[3]);
+    a->shape = (int_array_ref){a->sizes, read_list(a->list, a->sizes, LIST_ROOM)};
+}
+
+static rms rms_of(const arguments *a, backend whose) {
+    return (rms){
+        .input = a->input, .weight = a->weight, .shape = a->shape, .eps = a->eps, .whose = whose};
+}
+
 static void fused_forward(backend whose, stack_value *stack) {
     const bool own = own_call_take();
     INSIDE call =
         call_enter(operation_of(own, rms_group_of(whose), FUSED_RMS_NORM, NORM_FORWARD), BOXED);
-    OWNED_TENSOR input = take_tensor(stack[0]);
-    OWNED_LIST list = take_list(stack[1]);
-    OWNED_TENSOR weight = take_optional_tensor(stack[2]);
-    optional_double eps = take_optional_double(stack[3]);
-    int64_t sizes[LIST_ROOM];
-    int_array_ref shape = {sizes, read_list(list, sizes, LIST_ROOM)};
-
-    rms r = {
-        .input = input, .weight = weight, .shape = shape, .eps = eps, .whose = whose, .own = own};
+    ARGUMENTS a = {NULL};
+    take_arguments(&a, stack);
+    rms r = rms_of(&a, whose);
+    r.own = own;
     reason why = own || is_active(whose) ? rms_examine(&r) : idle_reason(rms_group_of(whose));
     returned_tensors made;
     if (why == SUPPORTED)
@@ -105,7 +130,7 @@ static void fused_forward(backend whose, stack_value *stack) {
     count_reason(call, why);
     /* torch's CUDA kernel takes no mixed dtypes; torch's other operators do. */
     bool fused = whose == BACKEND_CUDA && !(why == NO_GPU_KERNEL && rms_is_mixed(&r));
-    torch_rms_norm(fused ? FUSED_CUDA : FUSED_COMPOSITE, stack, input, shape, weight, eps);
+    torch_rms_norm(fused ? FUSED_CUDA : FUSED_COMPOSITE, stack, a.input, a.shape, a.weight, a.eps);
 }
 
 void fused_rms_norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
@@ -123,7 +148,7 @@ returned_tensors rms_norm_at_once(backend whose, tensor_handle input, int_array_
                                   const optional_tensor *weight, optional_double eps) {
     const bool own = !is_active(whose);
     INSIDE call =
-        call_enter(operation_of(own, rms_group_of(whose), RMS_NORM, NORM_FORWARD), UNBOXED);
+        call_enter(operation_of(own, rms_group_of(whose), FUSED_RMS_NORM, NORM_FORWARD), UNBOXED);
     rms r = {.input = input,
              .weight = optional_handle(weight),
              .shape = shape,
@@ -143,14 +168,9 @@ returned_tensors rms_norm_at_once(backend whose, tensor_handle input, int_array_
 
 static void inference(backend whose, stack_value *stack) {
     INSIDE call = call_enter(RMS_NORM, BOXED);
-    OWNED_TENSOR input = take_tensor(stack[0]);
-    OWNED_LIST list = take_list(stack[1]);
-    OWNED_TENSOR weight = take_optional_tensor(stack[2]);
-    optional_double eps = take_optional_double(stack[3]);
-    int64_t sizes[LIST_ROOM];
-    int_array_ref shape = {sizes, read_list(list, sizes, LIST_ROOM)};
-
-    rms r = {.input = input, .weight = weight, .shape = shape, .eps = eps, .whose = whose};
+    ARGUMENTS a = {NULL};
+    take_arguments(&a, stack);
+    rms r = rms_of(&a, whose);
     reason why = is_active(whose) ? rms_examine(&r) : DISABLED;
     returned_tensors made;
     if (why == SUPPORTED)
@@ -160,7 +180,7 @@ static void inference(backend whose, stack_value *stack) {
         return;
     }
     count_reason(call, why);
-    torch_rms_norm(NORM_COMPOSITE, stack, input, shape, weight, eps);
+    torch_rms_norm(NORM_COMPOSITE, stack, a.input, a.shape, a.weight, a.eps);
 }
 
 void rms_norm_inference(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
@@ -190,19 +210,14 @@ static bool is_for_composition(const rms *r) {
 
 static void autograd(backend whose, stack_value *stack) {
     INSIDE call = call_enter(RMS_NORM_AUTOGRAD, BOXED);
-    OWNED_TENSOR input = take_tensor(stack[0]);
-    OWNED_LIST list = take_list(stack[1]);
-    OWNED_TENSOR weight = take_optional_tensor(stack[2]);
-    optional_double eps = take_optional_double(stack[3]);
-    int64_t sizes[LIST_ROOM];
-    int_array_ref shape = {sizes, read_list(list, sizes, LIST_ROOM)};
-
-    rms r = {.input = input, .weight = weight, .shape = shape, .whose = whose};
+    ARGUMENTS a = {NULL};
+    take_arguments(&a, stack);
+    rms r = rms_of(&a, whose);
     reason why = is_active(whose) ? rms_examine_descriptions(&r) : DISABLED;
     rms_norm_variant variant = FUSED_DISPATCHED;
     if (why != SUPPORTED || is_for_composition(&r)) {
         variant = NORM_COMPOSITE;
-    } else if (whose == BACKEND_CPU && torch.is_inference && torch.is_inference(input)) {
+    } else if (whose == BACKEND_CPU && torch.is_inference && torch.is_inference(a.input)) {
         /* Autograd cannot save it; torch's composition saves what it makes of it. */
         why = INFERENCE_TENSOR;
         variant = FUSED_COMPOSITE;
@@ -210,11 +225,11 @@ static void autograd(backend whose, stack_value *stack) {
     if (why != SUPPORTED)
         count_reason(call, why);
     if (variant == NORM_COMPOSITE) {
-        torch_rms_norm(variant, stack, input, shape, weight, eps);
+        torch_rms_norm(variant, stack, a.input, a.shape, a.weight, a.eps);
         return;
     }
     stack_value results[2];
-    torch_rms_norm(variant, results, input, shape, weight, eps);
+    torch_rms_norm(variant, results, a.input, a.shape, a.weight, a.eps);
     torch.delete_tensor(take_tensor(results[1]));
     stack[0] = results[0];
 }

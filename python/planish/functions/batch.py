@@ -5,17 +5,15 @@ from __future__ import annotations
 import torch
 from planish.functions.functional import _node
 from planish.operators import batch, placed
-from planish.operators.arguments import (
-    check_activation,
-    check_optional,
-    check_tensor,
-    number_of,
-)
+from planish.operators.arguments import check_activation, check_optional, check_tensor, number_of
 from planish.operators.stage_calls import is_distributed
 from planish.operators.ways import Way, way_of
 from torch import Tensor, fx
 
 __all__ = ["batch_norm"]
+
+#: Those that may be None.
+_TENSORS = "running_mean", "running_var", "weight", "bias", "addend"
 
 
 def batch_norm(
@@ -65,32 +63,15 @@ def batch_norm(
     >>> torch.allclose(y, torch.relu(plain + residual), atol=1e-5)
     True
     """
+    tensors = running_mean, running_var, weight, bias, addend
     if isinstance(input, fx.Proxy) or isinstance(addend, fx.Proxy):
-        return _node(
-            batch_norm,
-            input,
-            running_mean=running_mean,
-            running_var=running_var,
-            weight=weight,
-            bias=bias,
-            training=training,
-            momentum=momentum,
-            eps=eps,
-            activation=activation,
-            addend=addend,
-        )
+        rest = {"training": training, "momentum": momentum, "eps": eps, "activation": activation}
+        return _node(batch_norm, input, **dict(zip(_TENSORS, tensors, strict=True)), **rest)
     check_activation("batch_norm", activation)
-    way = way_of(input, weight, bias, running_mean, running_var, addend)
+    way = way_of(input, *tensors)
     if way is not Way.PLAIN or input is None:
         check_tensor("batch_norm", "input", input)
-        check_optional(
-            "batch_norm",
-            running_mean=running_mean,
-            running_var=running_var,
-            weight=weight,
-            bias=bias,
-            addend=addend,
-        )
+        check_optional("batch_norm", **dict(zip(_TENSORS, tensors, strict=True)))
     if type(momentum) is not float:
         momentum = number_of("batch_norm", "momentum", momentum)
     if type(eps) is not float:
@@ -100,27 +81,12 @@ def batch_norm(
             f"batch_norm: Expected addend of input's shape {list(input.shape)}, but got addend of "
             f"shape {list(addend.shape)}"
         )
+    numbers = bool(training), momentum, eps, activation
     if way is Way.OPERATOR and is_distributed(input) and not torch.compiler.is_compiling():
-        placed_y = placed.batch_norm(
-            batch_norm, input, (running_mean, running_var), (weight, bias), bool(training),
-            momentum, eps, activation, addend,
-        )  # fmt: skip
+        running, parameters = (running_mean, running_var), (weight, bias)
+        placed_y = placed.batch_norm(batch_norm, input, running, parameters, *numbers, addend)
         if placed_y is not None:
             return placed_y
-    if way is not Way.TORCH and not batch.runs(
-        input, running_mean, running_var, weight, bias, training, eps
-    ):
+    if way is not Way.TORCH and not batch.runs(input, *tensors[:4], training, eps):
         way = Way.TORCH
-    return batch.batch_norm(
-        way,
-        input,
-        running_mean,
-        running_var,
-        weight,
-        bias,
-        bool(training),
-        momentum,
-        eps,
-        activation,
-        addend,
-    )
+    return batch.batch_norm(way, input, *tensors[:4], *numbers, addend)

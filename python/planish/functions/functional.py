@@ -81,6 +81,11 @@ def _norm(
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """``keep``: the result is laid out as x. Otherwise it is dense."""
+    if isinstance(x, fx.Proxy):
+        public = rms_norm if function == "rms_norm" else layer_norm
+        given = {"dims": dims, "weight": weight, "bias": bias, "eps": eps}
+        given |= {"affine_dims": affine_dims, "weight_offset": weight_offset, "cast": cast}
+        return _node(public, x, **given, activation=activation, out_dtype=out_dtype)
     active = switch.active()
     if type(dims) is not int:
         dims = given_axes(function, "dims", dims)
@@ -239,29 +244,8 @@ def layer_norm(
         y = short(quick.LAYER_NORM, x, None, weight, bias, eps)
         if y is not None:
             return y
-    if isinstance(x, fx.Proxy):
-        rest = {
-            "affine_dims": affine_dims,
-            "weight_offset": weight_offset,
-            "cast": cast,
-            "activation": activation,
-            "out_dtype": out_dtype,
-        }
-        return _node(layer_norm, x, dims=dims, weight=weight, bias=bias, eps=eps, **rest)
-    return _norm(
-        "layer_norm",
-        x,
-        dims,
-        weight,
-        bias,
-        eps,
-        affine_dims,
-        True,
-        weight_offset,
-        cast,
-        activation,
-        out_dtype,
-    )
+    options = weight_offset, cast, activation, out_dtype
+    return _norm("layer_norm", x, dims, weight, bias, eps, affine_dims, True, *options)
 
 
 def rms_norm(
@@ -298,29 +282,8 @@ def rms_norm(
         y = short(quick.RMS_NORM, x, None, weight, bias, eps)
         if y is not None:
             return y
-    if isinstance(x, fx.Proxy):
-        rest = {
-            "affine_dims": affine_dims,
-            "weight_offset": weight_offset,
-            "cast": cast,
-            "activation": activation,
-            "out_dtype": out_dtype,
-        }
-        return _node(rms_norm, x, dims=dims, weight=weight, bias=bias, eps=eps, **rest)
-    return _norm(
-        "rms_norm",
-        x,
-        dims,
-        weight,
-        bias,
-        eps,
-        affine_dims,
-        True,
-        weight_offset,
-        cast,
-        activation,
-        out_dtype,
-    )
+    options = weight_offset, cast, activation, out_dtype
+    return _norm("rms_norm", x, dims, weight, bias, eps, affine_dims, True, *options)
 
 
 # ---- Channels ---------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ operators. The formulas are those of the docstrings, on every device.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from planish.functions import stages
@@ -116,25 +116,31 @@ def check(
         raise ValueError(f"{function}: scale is {scale.item()}; wanted a positive number")
 
 
+class _Asked(NamedTuple):
+    """What a quantised norm is asked for besides its tensors."""
+
+    dtype: torch.dtype
+    per: Any
+    scale: Tensor | None
+    scale_format: str
+    transposed: bool
+    sum_dtype: torch.dtype | None
+    weight_offset: float
+    amax_floor: float
+    scale_bound: float | None
+
+
 def _in_one_call(
     rms: bool,
     x: Tensor,
+    residual: Tensor | None,
     weight: Tensor | None,
     bias: Tensor | None,
     eps: float,
-    dtype: torch.dtype,
-    per: str | int,
-    scale: Tensor | None,
-    residual: Tensor | None,
-    scale_format: str,
-    transposed: bool,
-    sum_dtype: torch.dtype | None,
-    weight_offset: float,
-    amax_floor: float,
-    scale_bound: float | None,
+    asked: _Asked,
 ) -> tuple[Tensor, ...] | None:
     """In one call of the kernels; None where they cannot take it."""
-    block = per if isinstance(per, int) else 0
+    dtype, per, scale, scale_format, transposed, sum_dtype, *_ = asked
     results = quantized_calls.quantized(
         way_of(x, weight, bias, scale, residual),
         x,
@@ -144,13 +150,13 @@ def _in_one_call(
         None if scale is None else scale.detach().reshape(()),
         eps,
         rms,
-        weight_offset=weight_offset,
+        weight_offset=asked.weight_offset,
         dtype=dtype,
-        block=block,
+        block=per if isinstance(per, int) else 0,
         scale_format=scale_format,
         transposed=transposed,
-        least=quantized_calls.float_of(quantized_calls.float_of(amax_floor) / LARGEST[dtype]),
-        most=scale_bound or 0.0,
+        least=quantized_calls.float_of(quantized_calls.float_of(asked.amax_floor) / LARGEST[dtype]),
+        most=asked.scale_bound or 0.0,
         sum_dtype=None if residual is None else sum_dtype or residual.dtype,
     )
     if results is None:
@@ -172,27 +178,20 @@ def _in_one_call(
 def _quantized_norm(
     rms: bool,
     x: Tensor,
+    residual: Tensor | None,
     weight: Tensor | None,
     bias: Tensor | None,
     eps: float | None,
-    dtype: torch.dtype,
-    per: str | int | None,
-    scale: Tensor | None,
-    residual: Tensor | None,
-    scale_format: str,
-    transposed_scales: bool,
-    sum_dtype: torch.dtype | None,
-    weight_offset: float,
-    amax_floor: float,
-    scale_bound: float | None,
+    asked: _Asked,
 ) -> tuple[Tensor, ...]:
+    dtype, per, scale, scale_format, transposed, sum_dtype, offset, amax_floor, scale_bound = asked
     function = "quantized_rms_norm" if rms else "quantized_layer_norm"
     stages.check_x(function, x)
     if per is None:
         per = "row" if scale is None else "tensor"
     eps = eps_of(function, eps, rms, x.dtype)
-    weight_offset = number_of(function, "weight_offset", weight_offset)
-    check(function, dtype, per, scale, scale_format, transposed_scales, amax_floor, scale_bound, x)
+    offset = number_of(function, "weight_offset", offset)
+    check(function, dtype, per, scale, scale_format, transposed, amax_floor, scale_bound, x)
     for name, parameter in (("weight", weight), ("bias", bias)):
         stages.check_parameter(function, name, parameter, x)
     stages.check_like_x(function, "residual", residual, x)
@@ -202,30 +201,15 @@ def _quantized_norm(
             raise ValueError(f"{function}: sum_dtype is given without a residual")
     fused = None
     if (scale is not None or per != "tensor") and x.shape[-1]:
-        fused = _in_one_call(
-            rms,
-            x,
-            weight,
-            bias,
-            eps,
-            dtype,
-            per,
-            scale,
-            residual,
-            scale_format,
-            transposed_scales,
-            sum_dtype,
-            weight_offset,
-            amax_floor,
-            scale_bound,
-        )
+        asked = asked._replace(per=per, weight_offset=offset)
+        fused = _in_one_call(rms, x, residual, weight, bias, eps, asked)
     if fused is not None:
         return fused
     total = x
     if residual is not None:
         total = stages.sum_with(x, residual, sum_dtype or residual.dtype)
     wide = stages.compute_dtype(total.dtype, x.dtype)
-    hung = stages.norm_last(rms, total.to(wide), weight, bias, eps, weight_offset, wide)
+    hung = stages.norm_last(rms, total.to(wide), weight, bias, eps, offset, wide)
     y = hung.detach()
     if scale is not None:
         apart, found = y, scale.detach().reshape(())
@@ -236,7 +220,7 @@ def _quantized_norm(
         q, found = q.flatten(-2)[..., : x.shape[-1]].contiguous(), found.squeeze(-1)
         if scale_format == "e8m0":
             found = found.to(torch.float8_e8m0fnu)
-        if transposed_scales:
+        if transposed:
             found = in_columns(found)
     q = _forward_only(hung, q, function)
     found = _forward_only(hung, found, function) if scale is None else scale
@@ -312,23 +296,9 @@ def quantized_rms_norm(
     >>> scale.shape
     torch.Size([4, 2])
     """
-    return _quantized_norm(
-        True,
-        x,
-        weight,
-        None,
-        eps,
-        dtype,
-        per,
-        scale,
-        residual,
-        scale_format,
-        transposed_scales,
-        sum_dtype,
-        weight_offset,
-        amax_floor,
-        scale_bound,
-    )
+    rest = sum_dtype, weight_offset, amax_floor, scale_bound
+    asked = _Asked(dtype, per, scale, scale_format, transposed_scales, *rest)
+    return _quantized_norm(True, x, residual, weight, None, eps, asked)
 
 
 def quantized_layer_norm(
@@ -358,20 +328,6 @@ def quantized_layer_norm(
     >>> q.dtype, scale.shape
     (torch.int8, torch.Size([]))
     """
-    return _quantized_norm(
-        False,
-        x,
-        weight,
-        bias,
-        eps,
-        dtype,
-        per,
-        scale,
-        residual,
-        scale_format,
-        transposed_scales,
-        sum_dtype,
-        weight_offset,
-        amax_floor,
-        scale_bound,
-    )
+    rest = sum_dtype, weight_offset, amax_floor, scale_bound
+    asked = _Asked(dtype, per, scale, scale_format, transposed_scales, *rest)
+    return _quantized_norm(False, x, residual, weight, bias, eps, asked)

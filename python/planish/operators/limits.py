@@ -7,7 +7,7 @@ from __future__ import annotations
 __all__ = ["ACTIVATED_BYTES", "FEW_ELEMENTS", "GENERAL_ELEMENTS", "IMAGE_PIXELS"]
 
 #: With more elements than this the general kernels take longer than torch's operators
-#: (src/torch/run.c).
+#: (src/bound_call.c).
 GENERAL_ELEMENTS = 32768
 
 #: Channels last: of more elements than these planish under torch's operator may hand the call to

@@ -150,6 +150,33 @@ def is_distributed(x: Tensor) -> bool:
 # ---- The long way --------------------------------------------------------------------------------
 
 
+def _is_positive(number: float) -> bool:
+    return True if number > 0 else False  # noqa: SIM210 (a constant in a graph, as bool() is not)
+
+
+def _can_run(
+    way: Way,
+    tensors: Tensors,
+    question: _asked.Question,
+    results: tuple[torch.dtype | None, ...],
+    graph: bool,
+) -> bool:
+    """Whether there are kernels for these tensors and dtypes of results, and autograd can save what
+    they read."""
+    x, _, row_scale, *_ = tensors
+    if graph and (
+        (row_scale is not None and row_scale.requires_grad)  # it has no gradient
+        or (way is Way.PLAIN and saves_badly(*tensors))
+    ):
+        return False
+    dtypes = [None if t is None else t.dtype for i, t in enumerate(tensors) if i != 4]
+    device = "cpu" if x.is_cpu else x.device.type
+    why = _asked.why_not(device, (*dtypes, *results), question, graph)
+    if why and way is Way.PLAIN:
+        counts.count_composed("planish::norm_forward (stages)", why)
+    return not why
+
+
 def norm(
     way: Way,
     given: Tensors,
@@ -183,19 +210,8 @@ def norm(
     scale, shift = together(scale, shift)
     tensors = Tensors(x, residual, row_scale, column_scale, None, weight, bias, scale, shift, gate)
     graph = needs_graph(*tensors)
-    if graph and (
-        (row_scale is not None and row_scale.requires_grad)  # it has no gradient
-        or (way is Way.PLAIN and saves_badly(*tensors))
-    ):
-        return None
-    dtypes = [None if t is None else t.dtype for i, t in enumerate(tensors) if i != 4]
-    drops = True if dropout_p > 0 else False  # noqa: SIM210 (a constant in a graph, as bool() is not)
-    question = rms, offset, activation, gate_before, round_xhat, drops, False
-    asked = (*dtypes, y_dtype, sum_dtype)
-    why = _asked.why_not("cpu" if x.is_cpu else x.device.type, asked, question, graph)
-    if why:
-        if way is Way.PLAIN:
-            counts.count_composed("planish::norm_forward (stages)", why)
+    question = rms, offset, activation, gate_before, round_xhat, _is_positive(dropout_p), False
+    if not _can_run(way, tensors, question, (y_dtype, sum_dtype), graph):
         return None
     ndim = x.dim() + (split != 0)
     if affine is None:
