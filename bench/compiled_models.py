@@ -128,6 +128,10 @@ MODELS: dict[str, Callable[[bool, str], Made]] = {
         "Qwen3", 4, 1024, num_hidden_layers=4, num_key_value_heads=4, head_dim=128, **_DECODER
     ),
     "gpt2": _language("GPT2", 4, 1024, n_embd=1024, n_layer=8, n_head=16),
+    "neox": _language(
+        "GPTNeoX", 4, 1024, hidden_size=2048, intermediate_size=8192, num_hidden_layers=4,
+        num_attention_heads=16,
+    ),
     "bert": _language(
         "Bert", 32, 512, hidden_size=1024, intermediate_size=4096, num_attention_heads=16,
         num_hidden_layers=4, attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.0,

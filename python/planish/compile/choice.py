@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from planish.compile import formulas, table
@@ -11,6 +12,7 @@ from planish.compile.reading import Norm
 from planish.library.available import is_available
 from planish.operators.call import Tensors
 from planish.operators.formulas import Given
+from torch import fx
 
 __all__ = ["ALWAYS", "FASTER", "MODES", "NEVER", "UNASKED", "Choice", "by_table", "choose"]
 
@@ -32,8 +34,16 @@ def _has_formula(norm: Norm) -> bool:
     return formulas.has_formula(Given(*values) if norm.is_backward else Tensors(*values))  # type: ignore[arg-type]
 
 
-def choose(norm: Norm, mode: str, join: Join | None = None) -> Choice:
-    """``join``: the norm with what stands beside it and is to be part of its call (joins.py)."""
+def choose(
+    norm: Norm,
+    mode: str,
+    join: Join | None = None,
+    others: Sequence[fx.Node] = (),
+    first: Choice | None = None,
+) -> Choice:
+    """``join``: the norm with what stands beside it and is to be part of its call (joins.py);
+    ``others``: other norms of the same input, and ``first`` what was chosen for the first of them:
+    inductor's kernel of them is one, which none leaves alone."""
     if norm.x.device.type == "cuda" and not is_available("cuda"):
         return Choice(False, "planish has no kernels for this GPU")
     if norm.is_planishs and not _has_formula(norm):
@@ -43,7 +53,9 @@ def choose(norm: Norm, mode: str, join: Join | None = None) -> Choice:
     if mode == ALWAYS:
         return Choice(True, "every norm was asked for")
     site = table.site_of(norm if join is None else join.norm)
-    return by_table(site, extra_passes(norm, join))
+    if first is not None and not first.planish:
+        return first
+    return by_table(site, extra_passes(norm, join, others, first is None))
 
 
 def by_table(site: table.Site | None, extra: float = 0.0) -> Choice:

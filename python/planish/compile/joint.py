@@ -56,9 +56,13 @@ class NormPass(CustomGraphPass):
             norms = [n for n in one.nodes if n.op == "call_function" and reading.is_norm(n)]
             if norms and self.mode == choice.FASTER:
                 neighbours.drop_ones(one)
+            others = neighbours.of_one_input(norms) if self.mode == choice.FASTER else {}
+            chosen: dict[fx.Node, choice.Choice] = {}
             for node in norms:
                 number = records.begin() if number is None else number
-                self._place(node, number)
+                beside = others.get(node, ())
+                first = next((chosen[one] for one in beside if one in chosen), None)
+                chosen[node] = self._place(node, number, beside, first)
             stable_topological_sort(one)
 
     def _record_left(self) -> int | None:
@@ -72,22 +76,28 @@ class NormPass(CustomGraphPass):
         self.left = []
         return number
 
-    def _place(self, node: fx.Node, number: int) -> None:
+    def _place(
+        self,
+        node: fx.Node,
+        number: int,
+        others: Sequence[fx.Node],
+        first: choice.Choice | None,
+    ) -> choice.Choice:
+        """What was chosen. ``others``: norms of the same input, and what ``first`` of them is."""
         norm = reading.read(node)
         if norm is None:
-            self._leave(node, number)
-            return
+            return self._leave(node, number)
         taken, join = norm, None
         if self.mode == choice.FASTER:  # else the bits are those of eager calls
             # With a sum beside it a norm is one call or inductor's: a sum of its own is slower.
             join = joins.of(norm)
             taken = neighbours.without_copy(norm) if join is None else join.norm
-        chosen = choice.choose(taken if join is None else norm, self.mode, join)
+        chosen = choice.choose(taken if join is None else norm, self.mode, join, others, first)
         if not chosen.planish and not putting.as_torchs(norm, self.formulas):
             if norm.node.target in TORCHS:
                 chosen = choice.Choice(False, "inductor has no formula; torch's kernel is called")
                 _record_norm(norm, chosen, number)
-                return
+                return chosen
             chosen = choice.Choice(True, "it has no formula in torch's operators")
         if chosen.planish:
             neighbours.spare_copies(taken)
@@ -98,20 +108,22 @@ class NormPass(CustomGraphPass):
             if gradient is not None:
                 sums.add_in_place(gradient)
         _record_norm(norm, chosen, number)
+        return chosen
 
-    def _leave(self, node: fx.Node, number: int) -> None:
+    def _leave(self, node: fx.Node, number: int) -> choice.Choice:
         """As it is, of a norm that planish has no operator for: torch's as inductor has it."""
+        chosen = choice.Choice(False, "planish has no operator for it")
         if node.target not in TORCHS:
-            return
+            return chosen
         is_backward = "backward" in str(node.target)
         direction, x = "backward" if is_backward else "forward", node.args[int(is_backward)]
-        chosen = choice.Choice(False, "planish has no operator for it")
         _record(node.name, direction, reading.value(x), chosen, number)
         users = reading.users_of_results(node)
         if users is not None:
             results = {at: at for at in users}
             whole = Norm(node, False, (), reading.NOTHING, results, users)
             putting.as_torchs(whole, self.formulas)
+        return chosen
 
 
 def _graphs(graph: fx.Graph) -> list[fx.Graph]:

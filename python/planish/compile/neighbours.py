@@ -3,6 +3,7 @@ copies and views of images, and what it costs that inductor would have fused its
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,14 +12,21 @@ from typing import Any, cast
 from torch.utils.checkpoint import CheckpointPolicy
 
 import torch
-from planish.compile import sums
-from planish.compile.joins import Join, depends
+from planish.compile import reading, sums
+from planish.compile.joins import Join, depends, is_sum_of_alike
 from planish.compile.putting import fake_mode, result_of
 from planish.compile.reading import Norm, hint, value
 from planish.operators import call
 from torch import Tensor, fx
 
-__all__ = ["drop_ones", "extra_passes", "make_views_again", "spare_copies", "without_copy"]
+__all__ = [
+    "drop_ones",
+    "extra_passes",
+    "make_views_again",
+    "of_one_input",
+    "spare_copies",
+    "without_copy",
+]
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -176,6 +184,25 @@ def _passes_before(norm: Norm, node: fx.Node | None) -> tuple[int, int]:
     return (2, more) if all(user is norm.node for user in _consumers(made)) else (1, more + 1)
 
 
+def of_one_input(norms: Sequence[fx.Node]) -> dict[fx.Node, tuple[fx.Node, ...]]:
+    """The other norms whose forward, or backward, reads the same x, of each that has such ones:
+    inductor has one kernel for all of these. Not one that waits for what the other returns."""
+    readers: dict[Any, list[fx.Node]] = {}
+    for node in norms:
+        norm = reading.read(node)
+        if norm is not None:
+            made = norm.call
+            alike = norm.tensors[int(norm.is_backward)], norm.is_backward, made.axes, made.split
+            readers.setdefault(alike, []).append(node)
+    found: dict[fx.Node, tuple[fx.Node, ...]] = {}
+    for several in readers.values():
+        for one, two in itertools.combinations(several, 2):  # in the order of the graph
+            if not depends(two, one, one.__lt__):
+                found[one] = *found.get(one, ()), two
+                found[two] = *found.get(two, ()), one
+    return found
+
+
 def _fuses(node: fx.Node) -> bool:
     return node.target is operator.getitem or _is_nothing(node) or _is_pointwise(node)
 
@@ -189,9 +216,19 @@ def _is_fused(user: fx.Node, norm: fx.Node) -> bool:
     return not any(depends(one, norm) and not depends(one, norm, _fuses) for one in sources)
 
 
-def _passes_behind(results: list[fx.Node], gone: Sequence[fx.Node], norm: fx.Node) -> int:
+def _is_theirs(user: fx.Node, others: Sequence[fx.Node]) -> bool:
+    """A sum with the gradient of another norm of the same input, which the other's call makes."""
+    return is_sum_of_alike(user) and any(
+        one.target is operator.getitem and one.args[0] in others for one in user.all_input_nodes
+    )
+
+
+def _passes_behind(
+    results: list[fx.Node], gone: Sequence[fx.Node], norm: fx.Node, others: Sequence[fx.Node]
+) -> int:
     """Likewise of a result: y, dx or what the call returns in their place."""
     users = [user for node in results for user in _consumers(node) if user not in gone]
+    users = [user for user in users if not _is_theirs(user, others)]
     fused = [user for user in users if _is_fused(user, norm)]
     if not fused:
         return 0
@@ -206,9 +243,16 @@ def _own_passes(join: Join) -> int:
     return 3 + sum(tensor is not None for tensor in tensors[4:6]) + (1 in join.places)
 
 
-def extra_passes(norm: Norm, join: Join | None = None) -> float:
+def extra_passes(
+    norm: Norm,
+    join: Join | None = None,
+    others: Sequence[fx.Node] = (),
+    are_inductors: bool = True,
+) -> float:
     """Passes over memory that inductor would have saved by fusing its own norm with what stands
-    around it, as a share of those of its norm. ``join``: with what is part of planish's call."""
+    around it, as a share of those of its norm. ``join``: with what is part of planish's call.
+    ``others``: norms of the same input. As inductor's each of them reads one tensor or writes one;
+    as planish's it reads x, too, and in a backward the sum that it adds to."""
     picked = [user for at, place in norm.results.items() if not place for user in norm.users[at]]
     own, results, gone = 3 if norm.is_backward else 2, [picked], join.gone if join else ()
     if join is not None:
@@ -217,5 +261,11 @@ def extra_passes(norm: Norm, join: Join | None = None) -> float:
             results = [[node] for place, node in join.places.items() if place <= 1]
     made = norm.tensors[0] if join is None else join.norm.tensors[0]
     before, common = _passes_before(norm, made)
-    behind = sum(_passes_behind(nodes, gone, norm.node) for nodes in results)
-    return (before + behind) / (own + common)
+    behind = sum(_passes_behind(nodes, gone, norm.node, others) for nodes in results)
+    more = len(others) if are_inductors else 0
+    own -= any(_is_theirs(node, others) for node in gone)  # of which one has no sum to add to
+    if norm.is_backward:  # each has a gradient of its own, and all have one result
+        before, common, shared = before * (1 + more), common * (1 + more), 3 * more
+    else:
+        behind, shared = behind * (1 + more), more
+    return (before + behind + shared) / (own + common + more)
