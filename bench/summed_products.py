@@ -114,7 +114,8 @@ def _planish(dy: Tensor, given: Given) -> Any:
     return torch.ops.planish.norm_backward(*tensors, call.pack_axes([1], [1]), options, 0, 0.0)
 
 
-def _microseconds(run: Callable[[], object]) -> float:
+def microseconds(run: Callable[[], object]) -> float:
+    """Of one of the sets that it runs over, as a CUDA graph."""
     run()
     run()
     torch.cuda.synchronize()
@@ -152,7 +153,7 @@ def main() -> None:
         found = {}
         with torch.no_grad():
             for way, run in ways.items():
-                found[way] = _microseconds(lambda run=run, sets=sets: [run(one) for one in sets])  # type: ignore[misc]
+                found[way] = microseconds(lambda run=run, sets=sets: [run(one) for one in sets])  # type: ignore[misc]
         base = found["products alone"]
         shown = (f"{way}: {time:7.1f} ({time - base:+6.1f})" for way, time in found.items())
         print(f"{name:16}", "  ".join(shown), flush=True)

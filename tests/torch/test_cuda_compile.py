@@ -1,11 +1,12 @@
 """Graphs of planish's backend on a GPU, plain and as CUDA graphs: sums of products in place among
-them. It needs a GPU."""
+them, and the bits of every norm in mode "always". It needs a GPU."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from bits_support import DTYPES, MODELS, compare
 from compile_support import Heads, results_of, rows, uncached  # noqa: F401 (fixtures)
 from torch._inductor.utils import run_and_get_code
 
@@ -39,3 +40,10 @@ def test_a_compiled_step_differs(after: bool, mode: str | None) -> None:
             torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
     assert "\n".join(codes).count("Tensor.addmm_(") == 3
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_norm_of_a_compiled_model_has_other_bits(name: str, dtype: str) -> None:
+    """Than in eager mode, for the same tensors and incoming gradients."""
+    compare(name, DTYPES[dtype], "cuda")
