@@ -14,7 +14,7 @@ static void add_shares(const merge_args *m, const double *shares, int64_t at, do
     }
 }
 
-/* m2 of whole rows; mean NULL: of an RMS norm. */
+/* m2 of whole rows; mean NULL: of a norm without one. */
 static void add_squares(const merge_args *m, const double *mean, double *m2) {
     for (int64_t row = 0; row < m->rows; row++)
         m2[row] = 0;
@@ -33,12 +33,15 @@ static void merge_statistics(const merge_args *m) {
     for (int64_t p = 0; p < m->parts; p++)
         count += m->sent[p * m->stride];
     for (int64_t p = 0; p < m->parts; p++)
-        m->made_shares[p] = m->sent[p * m->stride] / count;
+        m->made_shares[p] = m->l2 ? 1 : m->sent[p * m->stride] / count;
     if (m->first)
         add_shares(m, m->made_shares, 1, m->first);
     add_squares(m, m->first, m->second);
-    for (int64_t row = 0; row < m->rows; row++)
-        m->second[row] = 1 / sqrt(m->second[row] / count + m->eps);
+    for (int64_t row = 0; row < m->rows; row++) {
+        const double length = sqrt(m->second[row]);
+        m->second[row] = m->l2 ? 1 / (length < m->eps ? m->eps : length)
+                               : 1 / sqrt(m->second[row] / count + m->eps);
+    }
 }
 
 planish_status cpu_merge(const merge_args *m, int device, void *stream, message error) {

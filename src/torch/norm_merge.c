@@ -1,8 +1,8 @@
 /*
  * planish's operators behind an exchange: they put together what the parts of rows sent, and run
  * the pass that needs it (norm_parts.c has the passes before; python/planish/operators/parts.py the
- * exchange). Axes and options are those of options.h; of these OPTION_RMS, the weight's offset and
- * y's dtype.
+ * exchange). Axes and options are those of options.h; of these OPTION_RMS, OPTION_L2, the weight's
+ * offset and y's dtype.
  *
  *     norm_part_apply(x, sent, weight?, bias?, int axes, int options, float eps)
  *         -> (y, mean, rstd, shares)
@@ -17,6 +17,8 @@
  *     m2 = sum of m2_p + n_p (mean_p - mean)^2 (Chan, Golub, LeVeque 1983)
  *     rstd = 1 / sqrt(m2 / sum of n + eps)          c = sum of share_p c_p
  *
+ * Of an L2 norm every share is 1, and rstd = 1 / max(sqrt(m2), eps).
+ *
  * mean and rstd are f64, with x's rank, 1 on every reduced axis; shares has one number for each
  * part. y and dx are laid out as torch.empty_like(x), dx of x's dtype.
  */
@@ -29,7 +31,7 @@
 /* What is merged into both roles, `head` numbers being before those of x's rows. */
 static merge_args arguments_of(const norm_call *c, const DLTensor *sent, int64_t head, role first,
                                role second) {
-    const int64_t rows = norm_call_rows(c), kinds = c->op.kind == PLANISH_RMS ? 1 : 2;
+    const int64_t rows = norm_call_rows(c), kinds = c->op.kind == PLANISH_LAYER ? 2 : 1;
     if (sent->ndim != 2 || !view_is_double(sent) || sent->shape[0] < 1 ||
         sent->shape[1] != head + kinds * rows || (sent->shape[1] > 1 && sent->strides[1] != 1) ||
         !same_device(sent, &c->view[ROLE_X]))
@@ -40,7 +42,8 @@ static merge_args arguments_of(const norm_call *c, const DLTensor *sent, int64_t
                         .second = c->view[second].data,
                         .parts = sent->shape[0],
                         .stride = sent->strides[0],
-                        .rows = rows};
+                        .rows = rows,
+                        .l2 = c->op.kind == PLANISH_L2};
 }
 
 void norm_part_apply(stack_value *stack, uint64_t argument_count, uint64_t return_count) {

@@ -3,14 +3,14 @@
  * (planish.h, PLANISH_STATISTICS to PLANISH_BACKWARD_STATISTICS): those of rows of which a tensor
  * has a part, whose parts exchange them (python/planish/operators/parts.py, sync_batch.py), and
  * those that are kept over many calls, such as a batch norm's in inference (batch.py). Axes and
- * options are those of options.h; of these OPTION_RMS, OPTION_DENSE, OPTION_RUNNING, the
- * activation, the weight's offset, dtypes and what is wanted.
+ * options are those of options.h; of these OPTION_RMS, OPTION_L2, OPTION_DENSE,
+ * OPTION_RUNNING, the activation, the weight's offset, dtypes and what is wanted.
  *
  *     norm_part_statistics(x, int axes, int options) -> (mean, m2)
  *     norm_part_message(x, int axes, int options, int ranks) -> (sent, room)
  *     norm_apply(x, spread, mean?, addend?, weight?, bias?, int axes, int options, float eps) -> y
- *     norm_backward_statistics(dy, x, rstd, mean?, weight?, int axes, int options, int ranks)
- *         -> (sent, room, dweight, dbias)
+ *     norm_backward_statistics(dy, x, rstd, mean?, weight?, int axes, int options, int ranks,
+ *                              float eps) -> (sent, room, dweight, dbias)
  *     norm_backward_apply(dy, x, spread, mean?, c1?, c2?, y?, addend?, weight?, bias?, int axes,
  *                         int options, float eps) -> (dx, daddend, dweight, dbias)
  *
@@ -76,7 +76,7 @@ static void free_messages(messages *m) {
 
 static void make_messages(messages *m, norm_call *c, int64_t head, const role statistics[2],
                           stack_value ranks) {
-    const int count = c->op.kind == PLANISH_RMS ? 1 : 2;
+    const int count = c->op.kind == PLANISH_LAYER ? 2 : 1;
     const DLTensor *x = &c->view[ROLE_X];
     int64_t sizes[2] = {1, head + count * norm_call_rows(c)}, strides[2];
     DLTensor view;
@@ -108,7 +108,7 @@ void norm_part_message(stack_value *stack, uint64_t argument_count, uint64_t ret
     for (int32_t i = 0; i < x->ndim; i++)
         if (!(norm_call_kept_axes(&c) & PLANISH_AXIS(i)))
             elements *= x->shape[i];
-    const int64_t size = 1 + norm_call_rows(&c) * (c.op.kind == PLANISH_RMS ? 1 : 2);
+    const int64_t size = 1 + norm_call_rows(&c) * (c.op.kind == PLANISH_LAYER ? 2 : 1);
     const merge_args head = {
         .second = m.data, .eps = (double)elements, .rows = elements ? 1 : size};
     run_merge(&head, x->device);
@@ -153,6 +153,7 @@ void norm_backward_statistics(stack_value *stack, uint64_t argument_count, uint6
     static const role sums[2] = {ROLE_C1, ROLE_C2}, gradients[2] = {ROLE_DWEIGHT, ROLE_DBIAS};
     layout rooms[ROLE_COUNT];
     NORM_CALL c = {.op = op_of(stack[5], stack[6]), .options = stack[6], .rooms = rooms};
+    c.op.eps = take_double(stack[8]); /* of L2: which rows have no gradient by their length */
     norm_call_take(&c, stack, inputs, 5, 3);
     norm_call_view(&c, 0);
     MESSAGES m = {.data = NULL};

@@ -50,7 +50,7 @@ static const own_operator operators[] = {
      "bias, int axes, int options, float eps) -> Tensor",
      norm_apply},
     {"norm_backward_statistics(Tensor dy, Tensor x, Tensor rstd, Tensor? mean, Tensor? weight, "
-     "int axes, int options, int ranks) -> (Tensor, Tensor, Tensor, Tensor)",
+     "int axes, int options, int ranks, float eps) -> (Tensor, Tensor, Tensor, Tensor)",
      norm_backward_statistics},
     {"norm_backward_apply(Tensor dy, Tensor x, Tensor spread, Tensor? mean, Tensor? c1, Tensor? "
      "c2, "

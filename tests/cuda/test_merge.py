@@ -41,7 +41,7 @@ class MergeArgs(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("sent", "shares", "made_shares", "first", "second")),
         ("eps", ctypes.c_double),
-        *((name, ctypes.c_int64) for name in ("parts", "stride", "rows")),
+        *((name, ctypes.c_int64) for name in ("parts", "stride", "rows", "l2")),
     ]
 
 
@@ -60,9 +60,9 @@ def test_it_compiles_without_a_spill(arch: int) -> None:
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to run the kernel's text with")
-@pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
+@pytest.mark.parametrize("kind", ["layer", "rms", "l2"])
 @pytest.mark.parametrize("rows", [1, 127, 128, 300])
-def test_its_text_has_the_bits_of_the_cpus_operator(tmp_path: Path, rows: int, rms: bool) -> None:
+def test_its_text_has_the_bits_of_the_cpus_operator(tmp_path: Path, rows: int, kind: str) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("planish")
     from planish.operators import call
@@ -73,12 +73,14 @@ def test_its_text_has_the_bits_of_the_cpus_operator(tmp_path: Path, rows: int, r
     subprocess.run([COMPILER, *flags, source, "-o", library], check=True)
     launch = ctypes.CDLL(str(library)).launch
 
+    rms, l2, eps = kind != "layer", kind == "l2", 1.5 if kind == "l2" else 1e-5
     parts, kinds = 5, 1 if rms else 2
     make = torch.Generator().manual_seed(rows)
     room = torch.rand(parts, 3 + kinds * rows, generator=make, dtype=torch.float64)
     sent = room[:, : 1 + kinds * rows]  # rows that do not follow each other
     sent[:, 0] = torch.tensor([3.0, 0.0, 8.0, 1.0, 100.0])
-    x, axes, options = torch.empty(rows, 4), call.pack_axes([1], [1]), call.pack_options(rms=rms)
+    x, axes = torch.empty(rows, 4), call.pack_axes([1], [1])
+    options = call.pack_options(rms=rms, more=call.L2 * l2)
 
     def made(message: torch.Tensor, shares: torch.Tensor | None) -> list[torch.Tensor]:
         results = [torch.full((count,), torch.nan).double() for count in (rows, rows, parts)]
@@ -91,19 +93,23 @@ def test_its_text_has_the_bits_of_the_cpus_operator(tmp_path: Path, rows: int, r
                     made_shares=None if shares is not None else of_parts,
                     first=None if rms else first,
                     second=second,
-                    eps=1e-5,
+                    eps=eps,
                     parts=len(message),
                     stride=message.stride(0),
                     rows=rows,
+                    l2=l2,
                 )
             )
         )
         return results
 
     ops = torch.ops.planish
-    _, mean, rstd, shares = ops.norm_part_apply(x, sent, None, None, axes, options, 1e-5)
+    _, mean, rstd, shares = ops.norm_part_apply(x, sent, None, None, axes, options, eps)
     found = made(sent, None)
     assert torch.equal(found[1], rstd.flatten())
+    if l2:
+        squares = sum(sent[:, 1:])  # in the order of the parts
+        torch.testing.assert_close(found[1], 1 / squares.sqrt().clamp(min=eps), rtol=1e-15, atol=0)
     assert torch.equal(found[2], shares)
     assert rms or torch.equal(found[0], mean.flatten())
     sums = made(sent[:, 1:], shares)
@@ -119,6 +125,6 @@ def test_its_text_has_the_bits_of_the_cpus_operator(tmp_path: Path, rows: int, r
         dx = ops.norm_part_backward_apply(dy, ones, *beside)
         assert torch.equal(dx, -sums[1][:, None].expand(rows, 4))
     nothing = made(sent[:0], None)
-    assert torch.equal(nothing[1], torch.full((rows,), 1e-5, dtype=torch.float64))
+    assert torch.equal(nothing[1], torch.full((rows,), eps, dtype=torch.float64))
     assert nothing[0].isnan().all()
     assert nothing[2].isnan().all()

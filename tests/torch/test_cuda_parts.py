@@ -83,10 +83,10 @@ def test_two_parts_are_as_whole_rows(
     given = xs[0], sent, ws[0], b[0], axes, options, EPS
     assert_as_on_the_cpu(known, lambda *all: ops.norm_part_apply(*all)[1:], *given)
     made = [
-        ops.norm_backward_statistics(g, p, rstd, mean, w, axes, wanted, 2)
+        ops.norm_backward_statistics(g, p, rstd, mean, w, axes, wanted, 2, EPS)
         for g, p, w in zip(dys, xs, ws, strict=True)
     ]
-    again = ops.norm_backward_statistics(dys[0], xs[0], rstd, mean, ws[0], axes, wanted, 0)
+    again = ops.norm_backward_statistics(dys[0], xs[0], rstd, mean, ws[0], axes, wanted, 0, EPS)
     assert made[0][1].shape == (2, made[0][0].shape[1])
     assert again[1] is None
     for a, o in zip(again[:1] + again[2:], made[0][:1] + made[0][2:], strict=True):

@@ -193,7 +193,7 @@ def _fakes() -> bool:
         check(ops.norm_part_statistics, (x, axes, options), test_utils=tests)
         for ranks in (0, 3):
             check(ops.norm_part_message, (x, axes, options, ranks), test_utils=tests)
-            given = (dy, x, rstd, m, weight, axes, options, ranks)
+            given = (dy, x, rstd, m, weight, axes, options, ranks, 1e-5)
             check(ops.norm_backward_statistics, given, test_utils=tests)
         check(
             ops.norm_apply,

@@ -49,6 +49,12 @@ NORMS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
         lambda x, g, w: planish.gated_rms_norm(x, g, w, 1e-6),
         ["rows", [COLUMNS]],
     ),
+    "normalize": (
+        lambda x, w, b: planish.normalize(x, dim=-1, weight=w, bias=b),
+        [[COLUMNS], [COLUMNS]],
+    ),
+    # About half of the rows are shorter than eps.
+    "normalize, many short rows": (lambda x: planish.normalize(x, dim=-1, eps=6.9), []),
     "activation": (
         lambda x, w, b: planish.layer_norm(x, -1, w, b, activation="silu"),
         [[COLUMNS], [COLUMNS]],
@@ -110,6 +116,29 @@ def test_a_sharded_normalised_axis_costs_one_exchange_each_way(ranks: int, name:
         assert sum(counts.values()) == 2, counts
         for got, wanted in zip(results, _whole(name, 4), strict=True):
             torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+def _weight_norm(dims: tuple[int, ...]) -> int:
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    tensors = [_draw(6, 4, 5), _draw(6)]
+    placed = [distribute_tensor(tensors[0], mesh, [Shard(1)])]
+    placed.append(distribute_tensor(tensors[1], mesh, [Replicate()]))
+    dy, results = _draw(6, 4, 5), []
+    both = (placed, distribute_tensor(dy, mesh, [Shard(1)])), (tensors, dy)
+    with CommDebugMode() as mode:
+        for each, d in both:
+            leaves = [tensor.requires_grad_() for tensor in each]
+            y = planish.normalize(leaves[0], dim=dims, eps=0, weight=leaves[1], affine_dims=0)
+            results.append([y, *torch.autograd.grad(y, leaves, d)])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one.full_tensor(), other)  # type: ignore[attr-defined]
+    assert results[0][2].placements == (Partial(),)  # type: ignore[attr-defined]
+    return sum(mode.get_comm_counts().values())
+
+
+@pytest.mark.parametrize(("dims", "exchanges"), [((1, 2), 2), ((2,), 0)])
+def test_a_weight_norm_is_sharded_without_a_gather(dims: tuple[int, ...], exchanges: int) -> None:
+    assert run(2, _weight_norm, dims) == [exchanges] * 2
 
 
 # ---- Images --------------------------------------------------------------------------------------

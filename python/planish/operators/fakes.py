@@ -295,6 +295,7 @@ def backward_statistics(
     axes: int,
     options: int,
     ranks: int,
+    eps: float,
 ) -> tuple[Tensor | None, ...]:
     sizes = [x.shape[axis] for axis in call.axes_of(axes, 1)]
     dtype = x.dtype if weight is None else weight.dtype

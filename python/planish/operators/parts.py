@@ -141,7 +141,7 @@ def _backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
     run = _operators(dy, x)
     axes, options = of.axes, of.backward_options(needs_weight << 2 | needs_bias << 3)
     sent, room, dweight, dbias = run.norm_backward_statistics(
-        dy, x, rstd, mean, weight, axes, options, _ranks(run, group)
+        dy, x, rstd, mean, weight, axes, options, _ranks(run, group), of.eps
     )
     dx = None
     if needs_x:
@@ -250,7 +250,7 @@ def _backward_statistics(
     dys, xs = (_pieces(tensor, norm.cut, norm.pieces) for tensor in (dy, x))
     for dy_piece, x_piece, w in zip(dys, xs, of_weight, strict=True):
         message, _, *made = run.norm_backward_statistics(
-            dy_piece, x_piece, rstd, mean, w, norm.axes, options, 0
+            dy_piece, x_piece, rstd, mean, w, norm.axes, options, 0, norm.eps
         )
         sent.append(message)
         for gradient, one in zip(gradients, made, strict=True):

@@ -65,10 +65,9 @@ def norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, problem: call.Norm
 ) -> Tensor | None:
     """The norm of a DTensor with one normalised axis sharded along one axis of its mesh, without
-    its activation; None for any other, for L2 norms, and for parameters that are no DTensors of
-    x's mesh."""
+    its activation; None for any other, and for parameters that are no DTensors of x's mesh."""
     at = split_axis_of(x, problem.reduce)
-    if at is None or problem.l2:
+    if at is None:
         return None
     tensor = _distributed()
     given: Any = x
@@ -78,7 +77,8 @@ def norm(
     if any(one is not None and one.dim() != len(problem.affine) for one in (weight, bias)):
         return None
     axes = call.pack_axes(problem.reduce, problem.affine)
-    part = parts.Norm(axes, call.pack_options(rms=problem.rms), problem.eps)
+    options = call.pack_options(rms=problem.rms, more=call.L2 * problem.l2)
+    part = parts.Norm(axes, options, problem.eps)
     local = [_local(given, parameter, problem.affine) for parameter in (weight, bias)]
     y = parts.norm(part, mesh.get_group(at), given.to_local(), *local)
     return tensor.DTensor.from_local(  # type: ignore[no-any-return]

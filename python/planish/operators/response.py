@@ -83,7 +83,7 @@ def _products(dy: Tensor, x: Tensor, lengths: Tensor, axis: int) -> Tensor:
         wide = dy.to(computed_in(dy, x))
         return (wide * x).sum(_pixels(x, axis), keepdim=True, dtype=torch.float64)
     axes, ones = call.pack_axes(_pixels(x, axis)), torch.ones_like(lengths)
-    c2, *_ = _ops.norm_backward_statistics(dy, x, ones, None, None, axes, _OPTIONS, 0)
+    c2, *_ = _ops.norm_backward_statistics(dy, x, ones, None, None, axes, _OPTIONS, 0, 0.0)
     return c2.view(lengths.shape) * (x.numel() // max(lengths.numel(), 1))  # type: ignore[no-any-return]
 
 

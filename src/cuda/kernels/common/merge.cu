@@ -5,7 +5,8 @@
  *     share = n / sum of n       mean = sum of share * mean       m2 = sum of m2 + n (mean - mean of all)^2
  *     rstd = 1 / sqrt(m2 / sum of n + eps)
  *
- * (Chan, Golub, LeVeque 1983); of an RMS norm without means. Or c1 and c2, by shares that are given. Or, of no
+ * (Chan, Golub, LeVeque 1983); of an RMS norm without means. Of an L2 norm shares are 1, and rstd is 1 / sqrt(m2), or
+ * 1 / eps where that is less. Or c1 and c2, by shares that are given. Or, of no
  * part, eps for each row. It is launched behind whatever ran before, and waits for nothing itself.
  * src/cpu/cpu_merge.c says the same in C.
  */
@@ -46,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(MERGE_THREADS) planish_merge(const 
     }
     const double count = count_of_all(args);
     for (i64 p = threadIdx.x; blockIdx.x == 0 && p < args.parts; p += MERGE_THREADS)
-        args.made_shares[p] = args.sent[p * args.stride] / count;
+        args.made_shares[p] = args.l2 ? 1 : args.sent[p * args.stride] / count;
     if (row >= args.rows)
         return;
     const double mean = args.first ? by_shares(args, args.shares, count, 1 + row) : 0;
@@ -58,5 +59,10 @@ extern "C" __global__ void __launch_bounds__(MERGE_THREADS) planish_merge(const 
     }
     if (args.first)
         args.first[row] = mean;
-    args.second[row] = 1 / sqrt(m2 / count + args.eps);
+    if (args.l2) {
+        const double length = sqrt(m2);
+        args.second[row] = 1 / (length < args.eps ? args.eps : length);
+    } else {
+        args.second[row] = 1 / sqrt(m2 / count + args.eps);
+    }
 }
