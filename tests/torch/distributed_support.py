@@ -1,10 +1,12 @@
-"""Functions on several processes of this machine, which are ranks of a gloo group. Processes are
-kept from test to test. Every run has a time limit: where a rank hangs or fails all of them are
-ended, and the test fails with what each said."""
+"""Functions on several processes of this machine, which are ranks of a group: of gloo on CPUs, or
+of NCCL with a GPU for each (test_distributed_nccl.py). Processes are kept from test to test. Every
+run has a time limit: where a rank hangs or fails all of them are ended, and the test fails with
+what each said."""
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import datetime
 import io
 import multiprocessing
@@ -13,18 +15,20 @@ import pathlib
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import pytest
 import torch.distributed as dist
 
 import torch
 
-__all__ = ["cut", "run", "same_on_all_ranks"]
+__all__ = ["cut", "draw", "here", "on_a_gpu", "over", "run", "same_on_all_ranks", "world_mesh"]
 
 if not dist.is_available() or not dist.is_gloo_available():
     pytest.skip("this torch has no gloo", allow_module_level=True)
+
+_Placed = TypeVar("_Placed", torch.Tensor, torch.nn.Module)
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "torch.distributed.tensor", "planish"])
@@ -33,13 +37,15 @@ _context.set_forkserver_preload(["torch", "torch.distributed.tensor", "planish"]
 _PATIENCE = 120
 
 
-def _serve(rank: int, ranks: int, store: str, pipe: Any) -> None:
+def _serve(backend: str, rank: int, ranks: int, store: str, pipe: Any) -> None:
     """Runs what comes through the pipe until it is closed."""
     torch.set_num_threads(1)
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
     patience = datetime.timedelta(seconds=_PATIENCE)
     dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=patience
+        backend, init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=patience
     )
     while True:
         try:
@@ -58,14 +64,14 @@ def _serve(rank: int, ranks: int, store: str, pipe: Any) -> None:
 class _Pool:
     """The processes of a group."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, backend: str, ranks: int) -> None:
         self.folder = tempfile.TemporaryDirectory()
         store = str(pathlib.Path(self.folder.name) / "store")
         self.pipes, self.processes = [], []
         for rank in range(ranks):
             ours, theirs = _context.Pipe()
             process = _context.Process(
-                target=_serve, args=(rank, ranks, store, theirs), daemon=True
+                target=_serve, args=(backend, rank, ranks, store, theirs), daemon=True
             )
             process.start()
             theirs.close()
@@ -81,7 +87,9 @@ class _Pool:
         self.folder.cleanup()
 
 
-_pools: dict[int, _Pool] = {}
+_pools: dict[tuple[str, int], _Pool] = {}
+#: How the processes of a run meet.
+_backend = "gloo"
 #: Ranks that did nothing within a limit.
 _hung: list[int] = []
 
@@ -92,14 +100,29 @@ def _end_all() -> None:
         _pools.popitem()[1].end()
 
 
+@contextlib.contextmanager
+def over(backend: str) -> Iterator[None]:
+    """Has the processes of each run meet by this backend."""
+    global _backend
+    before, _backend = _backend, backend
+    try:
+        yield
+    finally:
+        _backend = before
+
+
 def run(ranks: int, function: Callable[..., Any], *args: Any, limit: float = 240) -> list[Any]:
     """What ``function(*args)`` returns on each of so many ranks. It is of a module's own names, and
     arguments and results are pickled. Once ranks did nothing within the limit, later runs get a
-    tenth of it: where no two processes here can meet, each test says so soon."""
-    if ranks not in _pools:
-        _pools[ranks] = _Pool(ranks)
+    tenth of it: where no two processes here can meet, each test says so soon. Results come back to
+    the CPU. Over NCCL it is skipped where there are fewer GPUs than ranks."""
+    key = _backend, ranks
+    if _backend == "nccl" and torch.cuda.device_count() < ranks:
+        pytest.skip(f"{ranks} ranks of NCCL need a GPU each; there are {torch.cuda.device_count()}")
+    if key not in _pools:
+        _pools[key] = _Pool(*key)
     limit /= 10 if _hung else 1
-    pool, results, errors = _pools[ranks], [], []
+    pool, results, errors = _pools[key], [], []
     end = time.monotonic() + limit
     for pipe in pool.pipes:
         pipe.send((function, args))
@@ -114,19 +137,39 @@ def run(ranks: int, function: Callable[..., Any], *args: Any, limit: float = 240
             errors.append(f"rank {rank} ended without a word")
             continue
         if kind == "result":
-            results.append(torch.load(io.BytesIO(value), weights_only=False))
+            results.append(torch.load(io.BytesIO(value), "cpu", weights_only=False))
         else:
             errors.append(f"rank {rank}:\n{value}")
             end = min(end, time.monotonic() + 5)  # the others wait for it in vain
     if errors:
-        _pools.pop(ranks).end()
+        _pools.pop(key).end()
         pytest.fail("\n".join(errors), pytrace=False)
     return results
 
 
+def draw(*sizes: int) -> torch.Tensor:
+    """Numbers that are the same on every rank."""
+    return torch.randn(sizes, generator=torch.Generator().manual_seed(sum(sizes)))
+
+
+def on_a_gpu() -> bool:
+    """Whether this is a rank that has one."""
+    return dist.is_initialized() and dist.get_backend() == "nccl"
+
+
+def here(what: _Placed) -> _Placed:
+    """A tensor or a module on the device of this rank."""
+    return what.cuda() if on_a_gpu() else what
+
+
+def world_mesh() -> Any:
+    """All ranks, as a mesh of one axis."""
+    return dist.init_device_mesh("cuda" if on_a_gpu() else "cpu", (dist.get_world_size(),))
+
+
 def cut(tensor: torch.Tensor, sizes: list[int], axis: int) -> torch.Tensor:
-    """This rank's part of a tensor that is cut into these sizes."""
-    return tensor.split(sizes, axis)[dist.get_rank()].contiguous()
+    """This rank's part of a tensor that is cut into these sizes, on its device."""
+    return here(tensor.split(sizes, axis)[dist.get_rank()].contiguous())
 
 
 def same_on_all_ranks(results: list[Any]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from distributed_support import run, same_on_all_ranks
+from distributed_support import here, run, same_on_all_ranks, world_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
@@ -42,7 +42,7 @@ def _close(got: Tensor, wanted: Tensor) -> None:
 
 
 def _on_ranks(sizes: list[int], training: bool) -> list[Tensor]:
-    inputs = _inputs()
+    inputs = [here(t) for t in _inputs()]
     for at in (0, 3, 4):
         inputs[at] = inputs[at].split(sizes)[dist.get_rank()]
     with planish.distributed.checked():
@@ -98,7 +98,7 @@ def test_bad_arguments() -> None:
 
 
 def _of_tensors(axis: int, training: bool) -> tuple[list[Tensor], dict[str, int], bool]:
-    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = world_mesh()
     vectors = Shard(0) if axis == 1 else Replicate()
     placed = [
         distribute_tensor(t.clone(), mesh, [Shard(axis) if t.dim() == 4 else vectors])
@@ -125,7 +125,7 @@ def test_dtensors_gather_no_batch(ranks: int, axis: int, training: bool) -> None
 
 
 def _by_torchs_rules() -> tuple[list[Tensor], str, str]:
-    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = world_mesh()
     x, weight, bias, *_ = _inputs()
     summed = DTensor.from_local(x / 2, mesh, [Partial()])
     vectors = [distribute_tensor(t, mesh, [Replicate()]) for t in (weight, bias)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from distributed_support import cut, run, same_on_all_ranks
+from distributed_support import cut, here, run, same_on_all_ranks
 
 import planish
 import torch
@@ -297,7 +297,7 @@ def _group_norm_on_ranks(axis: int, sizes: list[int], shards: int | None) -> lis
     x, dy = (cut(t, sizes, axis).requires_grad_() for t in (x, dy))
     if axis == 1:
         weight, bias = (cut(t, sizes, 0) for t in (weight, bias))
-    tensors = [x, weight.requires_grad_(), bias.requires_grad_()]
+    tensors = [x, here(weight).requires_grad_(), here(bias).requires_grad_()]
     groups = 1 if axis == 1 else 4
     y = planish.distributed.group_norm(
         *tensors[:1], groups, *tensors[1:], reproducible_shards=shards
@@ -369,9 +369,10 @@ def _reduced_on_ranks(rows: int, dim: int) -> list[Tensor]:
     each = -(-rows // ranks)
     own = residual.split(each, dim)
     own_rows = own[rank] if rank < len(own) else residual.narrow(dim, 0, 0)
-    tensors = [t.clone().requires_grad_() for t in (summands[rank], own_rows, weight)]
+    mine = summands[rank], own_rows, weight
+    tensors = [here(t.clone()).requires_grad_() for t in mine]
     y, total = planish.distributed.all_reduce_add_rms_norm(*tensors, 1e-6, dim=dim)
-    loss = (y * dy).sum() / ranks + total.sum()  # each rank's share of dy
+    loss = (y * here(dy)).sum() / ranks + total.sum()  # each rank's share of dy
     return [y.detach(), total.detach(), *torch.autograd.grad(loss, tensors)]
 
 

@@ -6,12 +6,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
-from distributed_support import run
+from distributed_support import draw, here, run, world_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
@@ -20,10 +19,6 @@ import torch
 from torch import Tensor
 
 COLUMNS = 24
-
-
-def _draw(*sizes: int) -> Tensor:
-    return torch.randn(sizes, generator=torch.Generator().manual_seed(sum(sizes)))
 
 
 def _first(results: Any) -> Tensor:
@@ -63,23 +58,23 @@ NORMS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
 
 
 def _parameters(sizes: list[Any], rows: int) -> list[Tensor]:
-    return [_draw(rows, 3, COLUMNS) if s == "rows" else _draw(*s) for s in sizes]
+    return [draw(rows, 3, COLUMNS) if s == "rows" else draw(*s) for s in sizes]
 
 
 def _whole(name: str, rows: int) -> list[Tensor]:
     norm, sizes = NORMS[name]
-    tensors = [_draw(rows, 3, COLUMNS) + 1, *_parameters(sizes, rows)]
+    tensors = [draw(rows, 3, COLUMNS) + 1, *_parameters(sizes, rows)]
     for tensor in tensors:
         tensor.requires_grad_()
     y = _first(norm(*tensors))
-    return [y.detach(), *torch.autograd.grad(y, tensors, _draw(*y.shape))]
+    return [y.detach(), *torch.autograd.grad(y, tensors, draw(*y.shape))]
 
 
 def _placed(name: str, rows: int, axis: int) -> tuple[list[Tensor], dict[str, int], list[str]]:
     """(whole results, collectives of forward and backward, placements of the gradients)"""
     norm, sizes = NORMS[name]
-    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
-    x = distribute_tensor(_draw(rows, 3, COLUMNS) + 1, mesh, [Shard(axis)])
+    mesh = world_mesh()
+    x = distribute_tensor(draw(rows, 3, COLUMNS) + 1, mesh, [Shard(axis)])
     tensors = [x]
     for size, parameter in zip(sizes, _parameters(sizes, rows), strict=True):
         last = size != "rows" and axis == 2
@@ -87,7 +82,7 @@ def _placed(name: str, rows: int, axis: int) -> tuple[list[Tensor], dict[str, in
         tensors.append(distribute_tensor(parameter, mesh, [where]))
     for tensor in tensors:
         tensor.requires_grad_()
-    dy = distribute_tensor(_draw(rows, 3, COLUMNS), mesh, [Shard(axis)])
+    dy = distribute_tensor(draw(rows, 3, COLUMNS), mesh, [Shard(axis)])
     with CommDebugMode() as mode:
         y = _first(norm(*tensors))
         gradients = torch.autograd.grad(y, tensors, dy)
@@ -119,11 +114,11 @@ def test_a_sharded_normalised_axis_costs_one_exchange_each_way(ranks: int, name:
 
 
 def _weight_norm(dims: tuple[int, ...]) -> int:
-    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
-    tensors = [_draw(6, 4, 5), _draw(6)]
+    mesh = world_mesh()
+    tensors = [here(draw(6, 4, 5)), here(draw(6))]
     placed = [distribute_tensor(tensors[0], mesh, [Shard(1)])]
     placed.append(distribute_tensor(tensors[1], mesh, [Replicate()]))
-    dy, results = _draw(6, 4, 5), []
+    dy, results = here(draw(6, 4, 5)), []
     both = (placed, distribute_tensor(dy, mesh, [Shard(1)])), (tensors, dy)
     with CommDebugMode() as mode:
         for each, d in both:
@@ -145,8 +140,8 @@ def test_a_weight_norm_is_sharded_without_a_gather(dims: tuple[int, ...], exchan
 
 
 def _group_norm(axis: int, sharded: bool) -> tuple[list[Tensor], dict[str, int]]:
-    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
-    tensors = [_draw(4, 8, 6, 5), _draw(8), _draw(8)]
+    mesh = world_mesh()
+    tensors = [draw(4, 8, 6, 5), draw(8), draw(8)]
     if sharded:
         parameters = [Shard(0) if axis == 1 else Replicate()] * 2
         places = [Shard(axis), *parameters]
@@ -175,8 +170,9 @@ def test_group_norm_by_batch_groups_and_pixels(axis: int, most: int) -> None:
 
 
 def _qk_norm() -> tuple[list[Tensor], int]:
-    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
-    tensors = [_draw(2, 3, 4, 16), _draw(2, 3, 2, 16), _draw(16), _draw(16)]
+    mesh = world_mesh()
+    drawn = draw(2, 3, 4, 16), draw(2, 3, 2, 16), draw(16), draw(16)
+    tensors = [here(t) for t in drawn]
     places = [Shard(2), Shard(2), Replicate(), Replicate()]
     placed = [distribute_tensor(t, mesh, [p]) for t, p in zip(tensors, places, strict=True)]
     with CommDebugMode() as mode:
@@ -188,8 +184,8 @@ def _qk_norm() -> tuple[list[Tensor], int]:
 
 
 def _quantized() -> tuple[list[Tensor], int]:
-    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
-    x, weight = _draw(6, 32), _draw(32)
+    mesh = world_mesh()
+    x, weight = here(draw(6, 32)), here(draw(32))
     placed = distribute_tensor(x, mesh, [Shard(0)]), distribute_tensor(weight, mesh, [Replicate()])
     with CommDebugMode() as mode:
         q, scales = planish.quantized_rms_norm(*placed, 1e-6)[:2]
@@ -204,192 +200,6 @@ def _quantized() -> tuple[list[Tensor], int]:
 def test_sharded_heads_and_quantised_rows_need_no_collective(call: Callable[[], Any]) -> None:
     for _, count in run(2, call):
         assert count == 0
-
-
-# ---- A style of torch's --------------------------------------------------------------------------
-
-
-class _Queries(torch.nn.Module):
-    """A projection of all heads' queries, normalised together, as OLMo 2 has it."""
-
-    def __init__(self, norm: torch.nn.Module, width: int) -> None:
-        super().__init__()
-        make = torch.Generator().manual_seed(5)
-        self.q_proj = torch.nn.Linear(16, width, bias=False)
-        self.q_norm = norm
-        self.o_proj = torch.nn.Linear(width, 16, bias=False)
-        with torch.no_grad():
-            for parameter in self.parameters():
-                parameter.copy_(torch.randn(parameter.shape, generator=make))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.o_proj(self.q_norm(self.q_proj(x)).sin())
-
-
-def _norm(kind: str, width: int) -> torch.nn.Module:
-    if kind == "llama":
-        from transformers.models.llama.modeling_llama import LlamaRMSNorm
-
-        return LlamaRMSNorm(width, 1e-6)
-    return torch.nn.LayerNorm(width) if kind == "layer" else torch.nn.RMSNorm(width, 1e-6)
-
-
-def _styled(kind: str, width: int, ranks: int | None) -> tuple[list[Tensor], dict[str, int], float]:
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        parallelize_module,
-    )
-
-    model, x = _Queries(_norm(kind, width), width), _draw(3, 5, 16)
-    if ranks:
-        mesh = dist.init_device_mesh("cpu", (ranks,))
-        plan = {
-            "q_proj": ColwiseParallel(),
-            # torch's RowwiseParallel takes uneven parts as a DTensor alone
-            "q_norm": planish.distributed.ShardedNorm(use_local_output=width % ranks == 0),
-            "o_proj": RowwiseParallel(),
-        }
-        model = parallelize_module(model, mesh, plan)
-        assert isinstance(model.q_norm.weight, DTensor)
-    with CommDebugMode() as mode:
-        y = model(x)
-        y.square().sum().backward()
-    total = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
-    tensors = [y, *(parameter.grad for parameter in model.parameters())]
-    whole = [t.full_tensor() if isinstance(t, DTensor) else t for t in tensors]  # type: ignore[union-attr]
-    norm = float(total.full_tensor() if isinstance(total, DTensor) else total)
-    return [t.detach() for t in whole], {str(k): v for k, v in mode.get_comm_counts().items()}, norm
-
-
-@pytest.mark.parametrize(("ranks", "width"), [(2, 24), (2, 25), (4, 24)])
-@pytest.mark.parametrize("kind", ["rms", "layer", "llama"])
-def test_sharded_norm_behind_a_column_parallel_projection(
-    kind: str, ranks: int, width: int
-) -> None:
-    if kind == "llama":
-        pytest.importorskip("transformers")
-    wanted, _, norm = _styled(kind, width, None)
-    for got, counts, total in run(ranks, _styled, kind, width, ranks):
-        gathers = [count for which, count in counts.items() if "gather" in which]
-        assert sum(gathers) == 2, counts  # one of the norm's each way
-        for one, other in zip(got, wanted, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-        assert total == pytest.approx(norm, rel=1e-4)
-
-
-def _olmo(ranks: int | None) -> list[Tensor]:
-    """OLMo 2, whose norms of queries and keys go across all heads; these lie on the ranks."""
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        parallelize_module,
-    )
-    from transformers import Olmo2Config, Olmo2ForCausalLM
-
-    torch.manual_seed(0)
-    config = Olmo2Config(
-        vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=4, attn_implementation="eager", pad_token_id=0,
-    )  # fmt: skip
-    model: Any = Olmo2ForCausalLM(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.rand_like(parameter))
-    if ranks:
-        plan: dict[str, Any] = {f"{name}_proj": ColwiseParallel() for name in "qkv"}
-        plan |= {f"{name}_norm": planish.distributed.ShardedNorm() for name in "qk"}
-        plan["o_proj"] = RowwiseParallel()
-        mesh = dist.init_device_mesh("cpu", (ranks,))
-        for layer in model.model.layers:
-            parallelize_module(layer.self_attn, mesh, plan)
-    words = torch.arange(14).view(2, 7)
-    said = model(words, labels=words)
-    said.loss.backward()
-    tensors = [said.logits, *(parameter.grad for parameter in model.parameters())]
-    return [(t.full_tensor() if isinstance(t, DTensor) else t).detach() for t in tensors]
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_an_olmo_2_with_sharded_heads(ranks: int) -> None:
-    pytest.importorskip("transformers.models.olmo2")
-    wanted = _olmo(None)
-    for got in run(ranks, _olmo, ranks):
-        for one, other in zip(got, wanted, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-
-
-def _sharded_model(ranks: int, width: int) -> torch.nn.Module:
-    from torch.distributed.tensor.parallel import parallelize_module
-
-    model = _Queries(_norm("layer", width), width)
-    plan = {"q_norm": planish.distributed.ShardedNorm()}
-    return parallelize_module(model, dist.init_device_mesh("cpu", (ranks,)), plan)
-
-
-def _saved(folder: str, ranks: int, width: int) -> None:
-    import torch.distributed.checkpoint as dcp
-
-    dcp.save({"model": _sharded_model(ranks, width).state_dict()}, checkpoint_id=folder)
-
-
-def _loaded(folder: str, ranks: int, width: int) -> list[Tensor]:
-    import torch.distributed.checkpoint as dcp
-
-    model = _sharded_model(ranks, width)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-    dcp.load({"model": model.state_dict()}, checkpoint_id=folder)
-    norm: Any = model.q_norm
-    return [norm.weight.full_tensor().detach(), norm.bias.full_tensor().detach()]
-
-
-@pytest.mark.parametrize(("width", "before", "after"), [(24, 2, 4), (25, 4, 2), (25, 2, 1)])
-def test_distributed_checkpoints_of_a_sharded_norm(
-    tmp_path: Path, width: int, before: int, after: int
-) -> None:
-    run(before, _saved, str(tmp_path), before, width)
-    wanted = _Queries(_norm("layer", width), width).q_norm
-    for weight, bias in run(after, _loaded, str(tmp_path), after, width):
-        assert torch.equal(weight, wanted.weight)
-        assert torch.equal(bias, wanted.bias)
-
-
-# ---- Compiled ------------------------------------------------------------------------------------
-
-
-def _compiled(kind: str) -> tuple[list[Tensor], int]:
-    """A model with a ShardedNorm as one graph, and planish's calls."""
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        parallelize_module,
-    )
-
-    torch.compiler.reset()
-    planish.reset_stats()
-    plan = {
-        "q_proj": ColwiseParallel(),
-        "q_norm": planish.distributed.ShardedNorm(),
-        "o_proj": RowwiseParallel(),
-    }
-    mesh = dist.init_device_mesh("cpu", (2,))
-    model: Any = parallelize_module(_Queries(_norm(kind, 24), 24), mesh, plan)
-    model.compile(backend="aot_eager", fullgraph=True)
-    y = model(_draw(3, 5, 16))
-    y.square().sum().backward()
-    gradients = [parameter.grad.full_tensor() for parameter in model.parameters()]
-    return [y.detach(), *gradients], sum(one["planish"] for one in planish.stats().values())
-
-
-@pytest.mark.parametrize("kind", ["rms", "layer"])
-def test_a_compiled_model_has_its_sharded_norm_in_one_graph(kind: str) -> None:
-    wanted, _, _ = _styled(kind, 24, None)
-    for got, calls in run(2, _compiled, kind):
-        assert calls == 4  # two operators each way
-        for one, other in zip(got, wanted, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 _COMPILED = """
