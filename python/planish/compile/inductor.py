@@ -74,6 +74,23 @@ def _kept(whole: dict[Any, Any] | None = None) -> _Kept:
     return _Kept((op, made) for op, made in table.items() if op not in reading.TORCHS)
 
 
+def _given(table: Any) -> Any:
+    return table
+
+
+def _with_named_table(compile_inner: Any) -> Any:
+    """Inductor's compilation of one graph. torch 2.12 hands on what has the decompositions as a
+    local function, which has no place in the key of its caches: they were passed by."""
+
+    def compile_one(*arguments: Any, **named: Any) -> Any:
+        find: Any = named.get("get_decomp_fn")
+        if "<locals>" in getattr(find, "__qualname__", ""):
+            named["get_decomp_fn"] = functools.partial(_given, find())
+        return compile_inner(*arguments, **named)
+
+    return compile_one
+
+
 def compile_graph(
     model: Any,
     inputs: Any,
@@ -95,6 +112,9 @@ def compile_graph(
         whole = dict(decompositions or select_decomp_table())
     kept = _kept(whole) if decompositions is None else dict(_kept(whole))
     chooses = joint.NormPass(mode, whole, left)
+    more["inner_compile"] = _with_named_table(
+        more.get("inner_compile") or _inductor().compile_fx_inner
+    )
     return _own()(
         model,
         inputs,
