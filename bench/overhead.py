@@ -11,7 +11,7 @@ each, in microseconds: what the call costs where nothing else slows it down. On 
 the thread's, one thread; on CUDA it is the clock's, the calls are only queued while it runs, and
 the GPU is waited for outside.
 
-The last lines are an empty torch.autograd.Function around one of planish's boxed operators of C,
+The last lines are an empty torch.autograd.Function around one of planish's operators of C,
 norm_forward, with norm_backward in its backward, of x, weight and bias, with no checks at all: what
 Python's autograd allows. --out writes CSV.
 """

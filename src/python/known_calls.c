@@ -4,12 +4,13 @@
  */
 #include <string.h>
 
+#include "../torch/norm_operators.h"
 #include "../torch/tensor.h"
 #include "tensors.h"
 
-/* norm_forward takes so many tensors, and a tuple of so many numbers, of which the last is the
+/* norm_forward takes its tensors, and a tuple of so many numbers, of which the last is the
  * probability of dropout. Of three tensors these are x, weight and bias. */
-enum { TENSORS = 10, NUMBERS = 5, ALONE = 3, WEIGHT = 5, BIAS = 6, GATE = 9, DROPOUT_P = 4 };
+enum { TENSORS = FORWARD_INPUTS, NUMBERS = 5, ALONE = 3, DROPOUT_P = 4 };
 
 /* planish's operator of that name by its number, which is the first; which element of what is kept
  * has the numbers of a call without a graph. */
@@ -98,17 +99,24 @@ object *python_key_of(object *self, object *const *arguments, ptrdiff_t count) {
 
 /* Fills in norm_forward's tensors; false: no such call. */
 static bool spread(object *tensors, object **arguments) {
+    static const role alone[ALONE] = {ROLE_X, ROLE_WEIGHT, ROLE_BIAS};
     const ptrdiff_t count = python.tuple_size(tensors);
     if (count != TENSORS && count != ALONE)
         return false;
-    for (int i = 0; i < TENSORS; ++i)
-        arguments[i] = count == TENSORS ? python.get_item(tensors, i) : known[OBJECT_NONE];
-    if (count == ALONE) {
-        arguments[0] = python.get_item(tensors, 0);
-        arguments[WEIGHT] = python.get_item(tensors, 1);
-        arguments[BIAS] = python.get_item(tensors, 2);
+    for (int i = 0, next = 0; i < TENSORS; ++i) {
+        if (count == TENSORS)
+            arguments[i] = python.get_item(tensors, i);
+        else if (next < ALONE && forward_inputs[i] == alone[next])
+            arguments[i] = python.get_item(tensors, next++);
+        else
+            arguments[i] = known[OBJECT_NONE];
     }
     return true;
+}
+
+/* Whether it has to be dense: others are copied on the long way where no kernel takes them. */
+static bool is_dense(role r) {
+    return r == ROLE_X || r == ROLE_RESIDUAL || r == ROLE_GATE;
 }
 
 /* The operator's results, new; NULL where the call is another, or raises: the long way has the
@@ -143,7 +151,7 @@ object *python_known(object *self, object *const *arguments, ptrdiff_t count) {
     if (count != 4 || !is_quiet() || !spread(arguments[3], given))
         return three(NULL, NULL, NULL);
     for (int i = 0; i < TENSORS; ++i)
-        if (!describe(&d, given[i], i <= 1 || i == GATE))
+        if (!describe(&d, given[i], is_dense(forward_inputs[i])))
             return three(NULL, NULL, NULL);
     object *key = new_key(arguments[2], &d);
     if (!key)

@@ -1,13 +1,12 @@
 /*
  * planish's operators called by their kernels at once: neither the dispatcher nor the table of a
- * schema is asked, and Python's lock is free meanwhile, as torch has it. For tensors that only
- * eager autograd sees and calls that it does not record. What sees a call beside it has the long
- * way, and so has what a kernel throws: torch has the words for that.
+ * schema is asked. For tensors that only eager autograd sees and calls that it does not record.
+ * What else sees a call has the long way, and so has what a kernel throws: torch has the words for
+ * that.
  */
 #include <string.h>
 
 #include "../torch/own_operators.h"
-#include "../torch/planish_torch.h"
 #include "../torch/stack.h"
 #include "tensors.h"
 
@@ -149,17 +148,11 @@ static object *results_of(const signature *s, const stack_value *stack) {
 object *own_call(int op, object *const *arguments) {
     const signature *s = &signatures[op];
     stack_value stack[MOST_ARGUMENTS];
-    if (!tensors_are_known() || torch.has_callbacks() || !put(s, arguments, stack))
+    tensor_handle x;
+    if (!tensor_of(arguments[0], &x) || torch.has_callbacks() || !put(s, arguments, stack))
         return NULL;
     work w = {s, stack};
-    void *lock = python.unlock();
-    /* libtorch's own catching, as in guard.c. */
-    const torch_error thrown = torch.parallel_for(0, 1, 1, run_kernel, &w);
-    python.lock(lock);
-    if (!thrown)
-        return results_of(s, stack);
-    planish_torch_take_thrown(); /* the other way's is asked for */
-    return NULL;
+    return run_caught(x, run_kernel, &w) ? results_of(s, stack) : NULL;
 }
 
 object *python_own_call(object *self, object *const *arguments, ptrdiff_t count) {

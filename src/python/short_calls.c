@@ -232,14 +232,10 @@ static object *call_kernel(torchs op, const short_call *call, object *size, obje
     c.own = op == OF_LAYERS || !group_is_active(call->group);
     if (torch.has_callbacks() || !take_call(&c, size, rest))
         return NULL;
-    void *lock = python.unlock();
-    const torch_error thrown = torch.parallel_for(0, 1, 1, run_kernel, &c);
+    const bool ran = run_caught(c.x, run_kernel, &c);
     own_call_end_unrecorded();
-    python.lock(lock);
-    if (thrown) {
-        planish_torch_take_thrown(); /* the other way's is asked for */
+    if (!ran)
         return NULL;
-    }
     NEW_TENSOR y = {c.made.impl[2]}, mean = {c.made.impl[1]}, rstd = {c.made.impl[0]};
     (void)mean, (void)rstd;
     return torch.python_tensor(handle_of(&y));

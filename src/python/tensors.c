@@ -1,13 +1,14 @@
 #include "tensors.h"
 
+#include "../torch/planish_torch.h"
 #include "../torch/tensor.h"
 
-enum { KEY_SETS = 4, OF_CPU = 2 };
+enum { KEY_SETS = 4, BRIEF_ELEMENTS = 16384 };
 
 static struct {
     bool known;
     size_t in_object, in_tensor;
-    uint64_t keys[KEY_SETS]; /* the first OF_CPU are the CPU's */
+    uint64_t keys[KEY_SETS]; /* two of the CPU, two of CUDA, the second without autograd's */
 } places;
 
 bool tensors_are_known(void) {
@@ -44,6 +45,20 @@ bool tensor_is_contiguous(tensor_handle tensor) {
     DLTensor view;
     return view_description(tensor, &view) && torch.get_strides(tensor, &view.strides) == 0 &&
            view_is_contiguous(&view);
+}
+
+bool run_caught(tensor_handle x, void (*kernel)(int64_t begin, int64_t end, void *context),
+                void *context) {
+    DLTensor view;
+    const bool brief =
+        tensor_is_on_cpu(x) && view_description(x, &view) && view_elements(&view) <= BRIEF_ELEMENTS;
+    void *lock = brief ? NULL : python.unlock();
+    const torch_error thrown = torch.parallel_for(0, 1, 1, kernel, context);
+    if (!brief)
+        python.lock(lock);
+    if (thrown)
+        planish_torch_take_thrown(); /* another way is gone, whose status is asked for */
+    return !thrown;
 }
 
 bool is_recorded(object *const *tensors, int count) {

@@ -25,6 +25,12 @@ bool tensor_is_inference(tensor_handle tensor);
 
 bool tensor_is_contiguous(tensor_handle tensor);
 
+/* Runs a kernel of a call of x inside of libtorch's own catching, as guard.c does; the
+ * interpreter's lock is free meanwhile, as torch has it, but where that takes longer than the
+ * kernel. False: it threw. */
+bool run_caught(tensor_handle x, void (*kernel)(int64_t begin, int64_t end, void *context),
+                void *context);
+
 /* Whether autograd records a call of these objects; so it may where one is not None and no tensor
  * that tensor_of has. */
 bool is_recorded(object *const *tensors, int count);

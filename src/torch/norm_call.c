@@ -11,8 +11,10 @@
 void norm_call_free(norm_call *c) {
     for (int r = 0; r < ROLE_COUNT; r++) {
         free_tensor(&c->given[r]);
-        free_new_tensor(&c->made[r]);
-        free_new_tensor(&c->copies[r]);
+        if (c->made[r].impl)
+            free_new_tensor(&c->made[r]);
+        if (c->copies[r].impl)
+            free_new_tensor(&c->copies[r]);
     }
 }
 

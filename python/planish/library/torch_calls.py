@@ -19,7 +19,7 @@ from planish.library.loaded import library
 from planish.library.seen import DTYPES, is_quiet
 from torch import Tensor
 
-__all__ = ["group_norm", "is_possible", "layer_norm", "rms_norm", "runs_torchs", "short"]
+__all__ = ["NUMBERS", "group_norm", "is_possible", "layer_norm", "rms_norm", "runs_torchs", "short"]
 
 #: The operators that can be called so, by kinds of device.
 _CALLED = {
@@ -33,8 +33,14 @@ _refused: set[tuple[str, str]] = set()
 _begin, _end = library().own()
 
 _MOST_AXES = 16
-#: By quick.py's numbers.
-_OPERATORS = ("layer_norm", "group_norm", "rms_norm", "batch_norm")
+#: quick.py's numbers.
+NUMBERS = {
+    "layer_norm": quick.LAYER_NORM,
+    "group_norm": quick.GROUP_NORM,
+    "rms_norm": quick.RMS_NORM,
+    "batch_norm": quick.BATCH_NORM,
+}
+_OPERATORS = {number: name for name, number in NUMBERS.items()}
 
 
 def _stay(group: tuple[str, str]) -> bool:

@@ -169,7 +169,8 @@ def _can_run(
         or (way is Way.PLAIN and saves_badly(*tensors))
     ):
         return False
-    dtypes = [None if t is None else t.dtype for i, t in enumerate(tensors) if i != 4]
+    named = zip(Tensors._fields, tensors, strict=True)
+    dtypes = [None if t is None else t.dtype for name, t in named if name != "rng"]
     device = "cpu" if x.is_cpu else x.device.type
     why = _asked.why_not(device, (*dtypes, *results), question, graph)
     if why and way is Way.PLAIN:
