@@ -152,6 +152,7 @@ def test_bare_norms_have_the_bits_of_recorded_ones(enabled: bool) -> None:
                 (x.to(dtype), lambda t: planish.layer_norm(t, -1, W.to(t.dtype), B.to(t.dtype))),
                 (x.to(dtype), lambda t: planish.layer_norm(t, -1)),
                 (x.to(dtype), lambda t: planish.rms_norm(t, -1, W.to(t.dtype))),
+                (x.to(dtype), lambda t: planish.rms_norm(t, -1, W.to(t.dtype), cast="xhat")),
                 (x.to(dtype), planish.RMSNorm(64, eps=None, dtype=dtype)),
                 (image.to(dtype), lambda t: planish.group_norm(t, 2, channels.to(t.dtype))),
             ):
@@ -163,6 +164,15 @@ def test_bare_norms_have_the_bits_of_recorded_ones(enabled: bool) -> None:
             both()
     else:
         both()
+
+
+def test_xhat_of_wide_rows_is_rounded_by_nothing() -> None:
+    for x in (X, X.double()):
+        weight = W.to(x.dtype)
+        y = planish.layer_norm(x, -1, weight, cast="xhat")
+        assert torch.equal(y, planish.layer_norm(x, -1, weight))
+    assert planish.layer_norm(X, -1, W.double(), cast="xhat").dtype == torch.float64
+    assert planish.layer_norm(X.bfloat16(), -1, W, cast="xhat").dtype == torch.float32
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ def layer_norm(
     IndexError: ...
     """
     if (type(dims) is int and dims == -1 and affine_dims is None) and steps.is_bare(
-        eps, weight_offset, cast, activation, out_dtype
+        x, eps, weight_offset, cast, activation, out_dtype
     ):
         y = short(quick.LAYER_NORM, x, None, weight, bias, eps)
         if y is not None:
@@ -277,7 +277,7 @@ def rms_norm(
     True
     """
     if (type(dims) is int and dims == -1 and affine_dims is None) and steps.is_bare(
-        eps, weight_offset, cast, activation, out_dtype
+        x, eps, weight_offset, cast, activation, out_dtype
     ):
         y = short(quick.RMS_NORM, x, None, weight, bias, eps)
         if y is not None:

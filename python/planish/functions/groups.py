@@ -94,7 +94,7 @@ def group_norm(
         )
     key = None
     if type(num_groups) is int:
-        if steps.is_bare(eps, weight_offset, cast, activation, out_dtype):
+        if steps.is_bare(x, eps, weight_offset, cast, activation, out_dtype):
             y = short(quick.GROUP_NORM, x, num_groups, weight, bias, eps)
             if y is not None:
                 return y

@@ -18,6 +18,7 @@ __all__ = ["are_better", "is_bare", "is_zero", "norm", "pair", "sum_and_norm"]
 
 #: With more elements a pass over them costs more than what the host saves.
 _SMALL = {False: 1 << 16, True: 1 << 18}
+_WIDE = (torch.float32, torch.float64)
 
 
 def is_zero(number: Any) -> bool:
@@ -25,9 +26,11 @@ def is_zero(number: Any) -> bool:
     return (type(number) is float or type(number) is int) and number == 0
 
 
-def is_bare(eps: Any, weight_offset: Any, cast: Any, activation: Any, out_dtype: Any) -> bool:
-    """Whether nothing is asked for but the norm, with an eps that torch takes as it is."""
-    plain = activation is None and out_dtype is None and cast == "once"
+def is_bare(x: Any, eps: Any, weight_offset: Any, cast: Any, activation: Any, dtype: Any) -> bool:
+    """Whether nothing is asked for but the norm, with an eps that torch takes as it is. xhat of f32
+    or f64 is rounded by nothing where the parameters have its dtype."""
+    once = cast == "once" or (cast == "xhat" and getattr(x, "dtype", None) in _WIDE)
+    plain = once and activation is None and dtype is None
     return plain and type(eps) is float and is_zero(weight_offset)
 
 
