@@ -24,12 +24,15 @@ __all__ = ["GroupNorm", "LayerNorm2d", "RMSNorm2d", "check_image", "planish_runs
 
 def planish_runs(x: Tensor, *parameters: Tensor | None) -> bool:
     """Whether there is a kernel for these; that shapes fit is looked at elsewhere."""
-    tensors = [x, *(parameter for parameter in parameters if parameter is not None)]
+    device = x.device
     return (
         x.dim() < 16  # one axis is split into two
         and (not x.is_cuda or x.numel() > 0)  # no GPU kernel for rows of no elements
-        and x.device.type in arguments.DEVICES
-        and all(t.device == x.device and t.dtype in arguments.DTYPES for t in tensors)
+        and device.type in arguments.DEVICES
+        and x.dtype in arguments.DTYPES
+        and all(
+            t is None or (t.device == device and t.dtype in arguments.DTYPES) for t in parameters
+        )
     )
 
 

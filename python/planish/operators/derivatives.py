@@ -132,13 +132,13 @@ _QUANTIZED_TENSORS = 5
 
 
 def save_quantized(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
-    x, residual = inputs[:2]
+    x, residual, _, _, _, _, options, *_ = inputs
     q, scales, _ = output
     ctx.mark_non_differentiable(
         *(t for t in (q, scales) if t is not None and not t.is_floating_point())
     )
     ctx.set_materialize_grads(False)
-    rms = inputs[6] & _call.RMS
+    rms = options & _call.RMS
     ctx.function = "quantized_rms_norm" if rms else "quantized_layer_norm"
     ctx.dtypes = x.dtype, None if residual is None else residual.dtype
 
