@@ -109,3 +109,24 @@ def test_statistics_of_groups_have_a_constant_size(speedups: Any, rows: Any) -> 
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
     assert len(graphs.modules) == 2
     assert sum(graphs.counted()[f"planish::graph_{name}"] for name in speedups) == 1
+
+
+@pytest.mark.parametrize("mode", [choice.ALWAYS, choice.NEVER])
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+def test_a_norms_own_length_is_a_constant(kind: str, mode: str) -> None:
+    """It is named by the node, as the size of an axis that a number stands for."""
+
+    def model(x: Tensor, weight: Tensor) -> Tensor:
+        norm = F.layer_norm if kind == "layer" else F.rms_norm
+        return norm(x.sin(), (x.shape[-1],), weight)
+
+    run, graphs = compiled(model, mode, dynamic=True)
+    for length in (16, 24, 40):
+        x, weight = torch.randn(3, 5, length), torch.randn(length).requires_grad_()
+        dy = torch.randn_like(x)
+        found, wanted = (torch.autograd.grad(f(x, weight), [weight], dy) for f in (run, model))
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    assert len(graphs.modules) == 2
+    for name in ("forward", "backward"):
+        assert graphs.counted()[f"planish::graph_{name}"] == (mode == choice.ALWAYS)

@@ -15,7 +15,7 @@ from planish.operators.call import Tensors
 from planish.operators.formulas import Given
 from torch import Tensor, fx
 
-__all__ = ["Join", "depends", "is_sum_of_alike", "of"]
+__all__ = ["Join", "Quantised", "depends", "is_sum_of_alike", "of"]
 
 aten = torch.ops.aten
 
@@ -23,6 +23,17 @@ _SUM, _DX, _DRESIDUAL, _DCOLUMN = 1, 0, 1, 4
 _DSUM_AT, _BRANCH_AT, _COLUMN_AT = (
     Given._fields.index(name) for name in ("dsum", "branch", "column_scale")
 )
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """What a call returns in place of y, and the scale: a tensor's that is given, or for each row
+    one that is found and at least ``least`` (quantising.py)."""
+
+    q: fx.Node
+    scales: fx.Node | None
+    given: fx.Node | None
+    least: float
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,7 @@ class Join:
     places: dict[int, fx.Node]
     #: The nodes that the call does the work of, each behind those that read it.
     gone: tuple[fx.Node, ...] = ()
+    quantised: Quantised | None = None
 
 
 def of(norm: Norm) -> Join | None:

@@ -16,6 +16,7 @@ from planish.compile import (
     neighbours,
     pairs,
     putting,
+    quantising,
     reading,
     records,
     sums,
@@ -91,6 +92,7 @@ class NormPass(CustomGraphPass):
         if self.mode == choice.FASTER:  # else the bits are those of eager calls
             # With a sum beside it a norm is one call or inductor's: a sum of its own is slower.
             join = joins.of(norm)
+            join = quantising.of(norm, join) or join
             taken = neighbours.without_copy(norm) if join is None else join.norm
         chosen = choice.choose(taken if join is None else norm, self.mode, join, others, first)
         if not chosen.planish and not putting.as_torchs(norm, self.formulas):
@@ -104,7 +106,10 @@ class NormPass(CustomGraphPass):
             if norm.is_backward:
                 neighbours.make_views_again(taken)
             gradient = sums.of(norm) if self.mode == choice.FASTER else None
-            putting.as_planish(taken, join)
+            if join is not None and join.quantised is not None:
+                quantising.put(join, join.quantised)
+            else:
+                putting.as_planish(taken, join)
             if gradient is not None:
                 sums.add_in_place(gradient)
         _record_norm(norm, chosen, number)

@@ -179,12 +179,19 @@ def _own_of(node: fx.Node) -> dict[str, Any]:
     return {key: _anew(node.meta[key]) for key in _OWN_META if key in node.meta}
 
 
+def _sized(argument: Any) -> Any:
+    """With sizes that are not known as such, in place of their nodes."""
+    if not isinstance(argument, list | tuple):
+        return argument
+    return [value(size) if isinstance(size, fx.Node) else size for size in argument]
+
+
 def _flat(function: Callable[..., Any], arguments: Sequence[Any]) -> Callable[..., Any]:
     """The function of the tensors among these arguments, with the others as they are."""
 
     def flat(*tensors: Tensor) -> Any:
         given = iter(tensors)
-        made = function(*(next(given) if isinstance(a, fx.Node) else a for a in arguments))
+        made = function(*(next(given) if isinstance(a, fx.Node) else _sized(a) for a in arguments))
         return tuple(made) if isinstance(made, tuple | list) else (made,)
 
     return flat

@@ -144,7 +144,8 @@ def _is_over_last(x: Any, shape: Any, *parameters: Any) -> bool:
     if not 0 < count <= ndim:
         return False
     given = [list(value(parameter).shape) for parameter in parameters if parameter is not None]
-    return all(sizes == list(shape) for sizes in given)
+    wanted = [value(size) if isinstance(size, fx.Node) else size for size in shape]
+    return all(sizes == wanted for sizes in given)
 
 
 def _layer_norm(node: fx.Node) -> Norm | None:

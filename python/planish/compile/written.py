@@ -137,7 +137,8 @@ def _torchs_rms(node: fx.Node) -> Found | None:
     if not isinstance(value, Tensor) or not isinstance(shape, list | tuple | torch.Size):
         return None
     count, given = len(shape), nodes.value(weight)
-    fits = 0 < count <= value.dim() and (weight is None or list(given.shape) == list(shape))
+    sizes = [nodes.value(size) if isinstance(size, fx.Node) else size for size in shape]
+    fits = 0 < count <= value.dim() and (weight is None or list(given.shape) == sizes)
     if not fits or nodes.value(node).dtype != value.dtype or isinstance(eps, fx.Node):
         return None
     axes = list(range(value.dim() - count, value.dim()))

@@ -1,0 +1,209 @@
+"""fp8 or int8 behind a norm of an inference graph, with one scale that is given, or one found for
+each row, as planish's quantised norms have it. That is one pass of planish's, where inductor's
+kernel reads each row two or three times, and of a layer norm with scales of rows writes y, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from planish.compile.joins import Join, Quantised, depends
+from planish.compile.putting import Writer
+from planish.compile.reading import Norm, hint, value
+from planish.functions.quantizing import LARGEST
+from planish.operators import asked, call
+from planish.operators.call import Tensors
+from planish.operators.quantized_calls import float_of
+from torch import Tensor, fx
+
+__all__ = ["of", "put"]
+
+aten, prims = torch.ops.aten, torch.ops.prims
+
+_Y, _SUM = 0, 1
+_CAST = prims.convert_element_type.default
+
+
+def _only_user(node: fx.Node) -> fx.Node | None:
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def _pays(x: Tensor) -> bool:
+    return x.is_cuda  # on a CPU it was not measured
+
+
+def _is_number(node: fx.Node, at: int, number: float) -> bool:
+    return len(node.args) > at and node.args[at] in (number, int(number)) and not node.kwargs
+
+
+def _bounds(node: fx.Node, largest: float) -> set[int]:
+    """Which of both bounds an operator sets: -1 and 1."""
+    if node.target is aten.clamp_min.default and _is_number(node, 1, -largest):
+        return {-1}
+    if node.target is aten.clamp_max.default and _is_number(node, 1, largest):
+        return {1}
+    both = _is_number(node, 1, -largest) and _is_number(node, 2, largest)
+    return {-1, 1} if node.target is aten.clamp.default and both else set()
+
+
+def _rounded(quotient: fx.Node) -> list[fx.Node]:
+    """What follows y / scale up to the cast; nothing where that is another rounding."""
+    path: list[fx.Node] = []
+    node = _only_user(quotient)
+    while node is not None and node.target is not _CAST and len(path) < 3:
+        path.append(node)
+        node = _only_user(node)
+    if node is None or node.target is not _CAST or node.args[1] not in LARGEST:
+        return []
+    dtype: Any = node.args[1]
+    bounds: set[int] = set()
+    rounds = 0
+    for one in path:
+        found = _bounds(one, LARGEST[dtype])
+        rounds += one.target is aten.round.default
+        if not found and one.target is not aten.round.default:
+            return []
+        bounds |= found
+    wanted = int(dtype == torch.int8)
+    return [*path, node] if bounds == {-1, 1} and rounds == wanted else []
+
+
+def _row_scales(absolute: fx.Node, largest: float) -> tuple[list[fx.Node], float] | None:
+    """From |y| to the scale of each row, and the least scale."""
+    path, node, least, divided = [absolute], _only_user(absolute), 0.0, False
+    while node is not None:
+        path.append(node)
+        if node.target is aten.amax.default:
+            axes: Any = node.args[1] if len(node.args) == 3 and node.args[2] is True else []
+            if list(axes) not in ([-1], [value(absolute).dim() - 1]):
+                return None
+        elif node.target is aten.clamp_min.default and isinstance(node.args[1], int | float):
+            least = node.args[1] if divided else float_of(float_of(node.args[1]) / largest)
+        elif node.target is aten.div.Tensor and _is_number(node, 1, largest):
+            divided = True
+        elif node.target is not _CAST or node.args[1] is not torch.float32:
+            return None
+        if divided and least > 0:
+            first = next(one for one in path[1:] if one.target is not _CAST)
+            return (path, least) if first.target is aten.amax.default else None
+        node = _only_user(node)
+    return None
+
+
+def _readers(node: fx.Node) -> Iterator[tuple[fx.Node, list[fx.Node]]]:
+    """Who reads y, and the casts to f32 in between."""
+    for user in node.users:
+        if user.target is _CAST and user.args[1] is torch.float32:
+            for reader, casts in _readers(user):
+                yield reader, [*casts, user]
+        else:
+            yield user, []
+
+
+def _is_scale(node: Any, x: Tensor, norm: fx.Node) -> bool:
+    if not isinstance(node, fx.Node) or not isinstance(value(node), Tensor):
+        return False
+    given = value(node)
+    alike = given.dtype == torch.float32 and given.device == x.device and given.dim() <= x.dim()
+    return alike and hint(given.numel()) == 1 and not depends(node, norm)
+
+
+def _behind(y: fx.Node, norm: Norm) -> tuple[Quantised, list[fx.Node]] | None:
+    """And all that its call does the work of."""
+    readers, gone = [], []
+    for reader, casts in _readers(y):
+        readers.append(reader)
+        gone += casts
+    quotients = [one for one in readers if one.target is aten.div.Tensor and not one.kwargs]
+    rest = [one for one in readers if one not in quotients]
+    if len(quotients) != 1 or len(rest) > 1 or value(quotients[0]).dtype != torch.float32:
+        return None
+    (quotient,) = quotients
+    path = _rounded(quotient)
+    if not path or quotient.args[0] not in (y, *gone):
+        return None
+    q, scale, dtype = path[-1], quotient.args[1], path[-1].args[1]
+    gone += [quotient, *path]
+    if not rest:
+        if not isinstance(scale, fx.Node) or not _is_scale(scale, norm.x, norm.node):
+            return None
+        return Quantised(q, None, scale, 0.0), gone
+    found = _row_scales(rest[0], LARGEST[dtype]) if rest[0].target is aten.abs.default else None  # type: ignore[index]
+    if found is None or found[0][-1] is not scale:
+        return None
+    return Quantised(q, found[0][-1], None, found[1]), gone + found[0]
+
+
+def _has_kernel(norm: Norm) -> bool:
+    given = Tensors(*norm.tensors)  # type: ignore[arg-type]
+    x, options = norm.x, norm.call.options
+    plain = given._replace(residual=None, weight=None, bias=None)[1:]
+    if any(tensor is not None for tensor in plain) or call.activation_in(options):
+        return False
+    if norm.call.split or call.axes_of(norm.call.axes, 0) != [x.dim() - 1]:
+        return False
+    wide = [value(node) for node in (given.x, given.residual) if node is not None]
+    if x.dtype == torch.float64 or not all(tensor.is_contiguous() for tensor in wide):
+        return False
+    residual, weight, bias = (
+        None if node is None else value(node).dtype
+        for node in (given.residual, given.weight, given.bias)
+    )
+    if weight is not None and bias is not None and weight != bias:
+        return False
+    dtypes = x.dtype, residual, None, None, weight, bias, None, None, None
+    rms, offset = bool(options & call.RMS), call.weight_offset_in(options)
+    total = call.sum_dtype_in(options)
+    question = rms, offset, 0, False, False, False, True
+    return not asked.why_not(x.device.type, (*dtypes, x.dtype, total), question, False)
+
+
+def of(norm: Norm, join: Join | None) -> Join | None:
+    """With what stands in front of the norm (``join``); None where nothing is quantised."""
+    whole = norm if join is None else join.norm
+    if norm.is_backward or not _pays(norm.x) or set(norm.results.values()) - {_Y, _SUM}:
+        return None
+    ys = [user for at, place in norm.results.items() if place == _Y for user in norm.users[at]]
+    if len(ys) != 1 or not _has_kernel(whole):
+        return None
+    found = _behind(ys[0], norm)
+    if found is None:
+        return None
+    quantised, gone = found
+    if join is None:
+        return Join(norm, {}, tuple(gone), quantised)
+    return replace(join, gone=(*join.gone, *gone), quantised=quantised)
+
+
+def put(join: Join, quantised: Quantised) -> None:
+    """planish's quantised norm in the place of the norm and all that is joined."""
+    norm = join.norm
+    given, made = Tensors(*norm.tensors), norm.call  # type: ignore[arg-type]
+    dtype: Any = quantised.q.args[1]
+    options = call.pack_options(
+        rms=bool(made.options & call.RMS),
+        weight_offset=call.weight_offset_in(made.options),
+        save=False,
+        dtype=dtype,
+        sum_dtype=call.sum_dtype_in(made.options),
+    )
+    tensors = given.x, given.residual, given.weight, given.bias, quantised.given
+    writer = Writer(norm.node)
+    if quantised.given is not None and value(quantised.given).dim():
+        scale = writer.add(aten.view.default, quantised.given, [])
+        tensors = *tensors[:4], scale
+    numbers = made.axes, options, made.eps, 0, quantised.least, 0.0
+    whole = writer.add(torch.ops.planish.quantized_norm.default, *tensors, *numbers)
+    places = {0: quantised.q, 1: quantised.scales, 2: join.places.get(_SUM)}
+    own = [user for at, place in norm.results.items() if place == _SUM for user in norm.users[at]]
+    for place, node in [*places.items(), *((2, node) for node in own)]:
+        if node is not None:
+            node.replace_all_uses_with(writer.like(writer.pick(whole, place), value(node)))
+    picked = [user for users in norm.users.values() for user in users]
+    waiting = [*join.gone, *picked, norm.node]
+    while unused := [node for node in waiting if not node.users]:
+        for node in unused:
+            norm.node.graph.erase_node(node)
+            waiting.remove(node)
