@@ -1,5 +1,6 @@
 """What a model writes behind a norm, found in the graph before it is differentiated: a modulation,
-as diffusion transformers have it, and an activation. They become stages of the norm's call."""
+as diffusion transformers have it, an activation, and a SiLU gate. They become stages of the norm's
+call."""
 
 from __future__ import annotations
 
@@ -39,9 +40,10 @@ class Found(NamedTuple):
 
 def with_stages(found: Found) -> Found:
     """The norm with what stands behind it and nothing else reads; the same where nothing does."""
-    if found.call.options & call.ROUND_XHAT:
-        return found
-    return _activated(_modulated(found))
+    staged = found
+    if not found.call.options & call.ROUND_XHAT:
+        staged = _activated(_modulated(found))
+    return _gated(found) if staged is found else staged
 
 
 # ---- Modulation ----------------------------------------------------------------------------------
@@ -129,6 +131,43 @@ def _activated(found: Found) -> Found:
         name = "gelu_tanh"
     options = found.call.options | call.activation_bits(call.ACTIVATIONS[name])
     return found._replace(node=behind, call=found.call._replace(options=options))
+
+
+# ---- Gates ---------------------------------------------------------------------------------------
+
+
+def _gate_of(node: Any, x: Tensor) -> fx.Node | None:
+    """gate of silu(gate), which has x's shape, however it is cast."""
+    silu = nodes.source(node)
+    if nodes.name(silu) != "silu" or nodes.argument(silu, 1, "inplace", False):
+        return None
+    gate = nodes.source(silu.args[0])
+    given = nodes.value(gate)
+    fits = _is_like(gate, x) and given.dtype in DTYPES and given.device == x.device
+    return gate if fits and given.dtype != torch.float64 else None
+
+
+def _gated(found: Found) -> Found:
+    """Of a norm over the last axis; the product may be wider than the result."""
+    x, behind = nodes.value(found.tensors.x), found.node
+    if found.call.split or call.axes_of(found.call.axes, 0) != [x.dim() - 1]:
+        return found
+    cast = nodes.only_user(behind)
+    if cast is not None and nodes.is_cast(cast):
+        behind = cast
+    times = nodes.only_user(behind)
+    if times is None or nodes.name(times) != "mul" or not _is_like(times, x):
+        return found
+    gate = _gate_of(nodes.other(times, behind), x)
+    if gate is None:
+        return found
+    at = times
+    cast = nodes.only_user(times)
+    if cast is not None and nodes.is_cast(cast) and nodes.value(cast).dtype == x.dtype:
+        at = cast
+    options = found.call.options & ~call.DTYPE | call.dtype_bits(nodes.value(at).dtype)
+    made = found.call._replace(options=options)
+    return found._replace(node=at, tensors=found.tensors._replace(gate=gate), call=made)
 
 
 # ---- The graph -----------------------------------------------------------------------------------
