@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from compile_support import compiled, rows, uncached  # noqa: F401 (fixtures)
 from torch._inductor.utils import run_and_get_code
 
+import planish
 import torch
 from planish.compile import choice, quantising
 from torch import Tensor
@@ -65,6 +66,10 @@ JOINED: dict[str, Callable[..., Any]] = {
     "row, e5m2": lambda n, x, r, w, b, s: per_row(n(x, w, b), WIDE_FP8),
     "row, floor behind": lambda n, x, r, w, b, s: per_row(n(x, w, b), late=True),
     "row, sum": lambda n, x, r, w, b, s: (*per_row(n(t := x + r, w, b)), t),
+    "row, planish's sum": lambda n, x, r, w, b, s: (
+        *per_row((both := planish.add_rms_norm(x, r, w))[0]),
+        both[1],
+    ),
     "row, the scale is read": lambda n, x, r, w, b, s: (*(p := per_row(n(x, w, b))), 1 / p[1]),
 }
 
@@ -149,6 +154,19 @@ APART: dict[str, Callable[..., Any]] = {
     ),
     "the scale waits for the norm": lambda n, x, r, w, b, s: static(
         y := n(x, w, b), y.float().mean().abs() + 1
+    ),
+    "the scale waits for the sum": lambda n, x, r, w, b, s: (
+        static(n(t := x + r, w, b), t.float().mean().abs() + 1),
+        t,
+    ),
+    "the scale waits for planish's sum": lambda n, x, r, w, b, s: (
+        static((both := planish.add_layer_norm(x, r, w, b))[0], both[1].float().mean().abs() + 1),
+        both[1],
+    ),
+    "y is read beside scales of rows": lambda n, x, r, w, b, s: (*per_row(y := n(x, w, b)), y),
+    "scales of rows are not what divides": lambda n, x, r, w, b, s: (
+        static(y := n(x, w, b), s),
+        y.float().abs().amax(-1, True).clamp(min=1e-6) / 448,
     ),
     "an activation between": lambda n, x, r, w, b, s: static(F.silu(n(x, w, b)), s),
     "multiplied": lambda n, x, r, w, b, s: (n(x, w, b).float() * s).clamp(-448, 448).to(FP8),

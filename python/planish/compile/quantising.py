@@ -102,12 +102,12 @@ def _readers(node: fx.Node) -> Iterator[tuple[fx.Node, list[fx.Node]]]:
             yield user, []
 
 
-def _is_scale(node: Any, x: Tensor, norm: fx.Node) -> bool:
+def _is_scale(node: Any, x: Tensor) -> bool:
     if not isinstance(node, fx.Node) or not isinstance(value(node), Tensor):
         return False
     given = value(node)
     alike = given.dtype == torch.float32 and given.device == x.device and given.dim() <= x.dim()
-    return alike and hint(given.numel()) == 1 and not depends(node, norm)
+    return alike and hint(given.numel()) == 1
 
 
 def _behind(y: fx.Node, norm: Norm) -> tuple[Quantised, list[fx.Node]] | None:
@@ -127,7 +127,7 @@ def _behind(y: fx.Node, norm: Norm) -> tuple[Quantised, list[fx.Node]] | None:
     q, scale, dtype = path[-1], quotient.args[1], path[-1].args[1]
     gone += [quotient, *path]
     if not rest:
-        if not isinstance(scale, fx.Node) or not _is_scale(scale, norm.x, norm.node):
+        if not isinstance(scale, fx.Node) or not _is_scale(scale, norm.x):
             return None
         return Quantised(q, None, scale, 0.0), gone
     found = _row_scales(rest[0], LARGEST[dtype]) if rest[0].target is aten.abs.default else None  # type: ignore[index]
@@ -172,6 +172,9 @@ def of(norm: Norm, join: Join | None) -> Join | None:
     if found is None:
         return None
     quantised, gone = found
+    sums = [norm.node, *(() if join is None else join.places.values())]
+    if quantised.given is not None and any(depends(quantised.given, one) for one in sums):
+        return None  # the call returns the sum: it cannot be given what is made of it
     if join is None:
         return Join(norm, {}, tuple(gone), quantised)
     return replace(join, gone=(*join.gone, *gone), quantised=quantised)
