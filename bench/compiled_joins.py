@@ -3,28 +3,39 @@ of a residual stream, and norms whose result is quantised. Microseconds on the f
 of a CUDA graph over six sets of tensors, the median of 15.
 
     python3 bench/compiled_joins.py
+    python3 bench/compiled_joins.py cpu     # quantised results, of one set
+
+On a CPU it is one thread's time that it had a core, the least of 15.
 """
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 import planish
 import torch
+from planish.bench import machine
 from planish.operators import call
-from summed_products import SETS, microseconds
+from summed_products import REPLAYS, SETS, microseconds
 from torch import Tensor
 
 aten = torch.ops.aten
-SHAPES = ((16384, 1024), (4096, 2048), (4096, 4096), (2048, 8192))
+DEVICE = "cpu" if sys.argv[1:] == ["cpu"] else "cuda"
+SHAPES = {
+    "cuda": ((16384, 1024), (4096, 2048), (4096, 4096), (2048, 8192)),
+    "cpu": ((1024, 1024), (1024, 4096)),
+}
+SETS_HERE = SETS if DEVICE == "cuda" else 1
 FP8, LARGEST = torch.float8_e4m3fn, 448.0
 
 Tensors = list[Tensor]
 
 
 def _draw(*shape: int) -> Tensor:
-    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+    return torch.randn(*shape, device=DEVICE, dtype=torch.bfloat16)
 
 
 # ---- Two norms of one input ----------------------------------------------------------------------
@@ -59,8 +70,8 @@ def _planish(dy: Tensor, given: Tensors, dsum: Tensor, rms: bool) -> Any:
 
 def _pair(rows: int, columns: int, rms: bool) -> dict[str, Callable[[], object]]:
     sets = []
-    for _ in range(SETS):
-        statistics = [torch.rand(rows, 1, device="cuda") for _ in range(2)]
+    for _ in range(SETS_HERE):
+        statistics = [torch.rand(rows, 1, device=DEVICE) for _ in range(2)]
         rest = [_draw(columns), _draw(columns), _draw(rows, columns)]
         given = [_draw(rows, columns), *statistics, *rest]
         sets.append((_draw(rows, columns), _draw(rows, columns), given))
@@ -106,9 +117,9 @@ def _quantising(
     rows: int, columns: int, rms: bool, static: bool, added: bool
 ) -> dict[str, Callable[[], object]]:
     sets = []
-    for _ in range(SETS):
+    for _ in range(SETS_HERE):
         residual = _draw(rows, columns) if added else None
-        scale = torch.rand(1, device="cuda") + 0.1 if static else None
+        scale = torch.rand(1, device=DEVICE) + 0.1 if static else None
         sets.append((_draw(rows, columns), residual, _draw(columns), _draw(columns), scale))
     written: Any = torch.compile(_quantised, dynamic=False)
 
@@ -126,22 +137,37 @@ def _quantising(
     }
 
 
+def _cpu_microseconds(run: Callable[[], object]) -> float:
+    run()
+    run()
+    times = []
+    for _ in range(REPLAYS):
+        begin = time.process_time()
+        run()
+        times.append((time.process_time() - begin) * 1e6)
+    return min(times)
+
+
 def _show(name: str, ways: dict[str, Callable[[], object]]) -> None:
     torch._dynamo.reset()
     with torch.no_grad():
-        found = {way: microseconds(run) for way, run in ways.items()}
+        timed = microseconds if DEVICE == "cuda" else _cpu_microseconds
+        found = {way: timed(run) for way, run in ways.items()}
     shown = "  ".join(f"{way} {time:7.2f}" for way, time in found.items())
     print(f"{name:48} {shown}  {found['inductor'] / found['planish']:5.2f}", flush=True)
 
 
 def main() -> None:
     """Prints a line for each case: how many times as fast as inductor planish is, at its end."""
-    planish.is_available("cuda")
-    print(torch.cuda.get_device_name(), "torch", torch.__version__, flush=True)
-    for rows, columns in SHAPES:
+    planish.is_available(DEVICE)
+    torch.set_num_threads(1)
+    about = machine.describe()
+    print(about.get("gpu", about["cpu"]), "torch", torch.__version__, flush=True)
+    for rows, columns in SHAPES[DEVICE]:
         for rms in (False, True):
             kind, size = "rms" if rms else "layer", f"{rows} x {columns}"
-            _show(f"two {kind} norms of one input, {size}", _pair(rows, columns, rms))
+            if DEVICE == "cuda":
+                _show(f"two {kind} norms of one input, {size}", _pair(rows, columns, rms))
             for static, added in ((True, False), (False, False), (False, True)):
                 scale, sum_ = "static" if static else "row", ", sum" if added else ""
                 ways = _quantising(rows, columns, rms, static, added)

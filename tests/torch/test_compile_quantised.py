@@ -23,7 +23,7 @@ NAME = "planish::quantized_norm"
 
 @pytest.fixture(autouse=True)
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantising, "_pays", lambda x: True)
+    monkeypatch.setattr(quantising, "_pays", lambda norm: True)
 
 
 def layer(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
@@ -196,6 +196,23 @@ def test_the_table_is_not_asked(speedup: float, taken: int, rows: Any) -> None: 
     tensors = given(torch.bfloat16)
     run, graphs = compiled(lambda *t: per_row(layer(t[0], t[2], t[3])), choice.FASTER)
     alike(run(*tensors), per_row(layer(tensors[0], *tensors[2:4])))
+    assert graphs.counted()[NAME] == taken
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"), [("row", 1), ("row, sum", 0), ("row, planish's sum", 0)]
+)
+@torch.no_grad()
+def test_a_cpu_has_sums_quantised(name: str, taken: int, rows: Any, monkeypatch: Any) -> None:  # noqa: F811
+    monkeypatch.undo()
+    rows(forward=1.5)
+    tensors = given(torch.float32)
+
+    def model(*tensors: Tensor) -> Any:
+        return JOINED[name](layer, *tensors)
+
+    run, graphs = compiled(model, choice.FASTER)
+    alike(run(*tensors), model(*tensors))
     assert graphs.counted()[NAME] == taken
 
 
