@@ -101,6 +101,10 @@ static const symbol symbols[] = {
      "_ZN2at3cpu26native_batch_norm_backwardERKNS_6TensorES3_RKSt8optionalIS1_ES7_S7_S7_S7_bd"
      "St5arrayIbLm3EE",
      falling_back},
+    {FIELD(weight_norm), true, "_ZN2at3cpu22_weight_norm_interfaceERKNS_6TensorES3_l",
+     falling_back},
+    {FIELD(weight_norm_backward), true,
+     "_ZN2at3cpu31_weight_norm_interface_backwardERKNS_6TensorES3_S3_S3_l", falling_back},
     {FIELD(fused_rms_norm_composite), true,
      "_ZN2at25compositeimplicitautograd15_fused_rms_normERKNS_6TensorEN3c108ArrayRefIlEE"
      "RKSt8optionalIS1_ES7_IdE",

@@ -88,6 +88,11 @@ typedef returned_tensors rms_norm_backward_function(tensor_handle dy, tensor_han
                                                     tensor_handle rstd,
                                                     const optional_tensor *weight, mask2 mask);
 
+typedef returned_tensors weight_norm_function(tensor_handle v, tensor_handle g, int64_t dim);
+typedef returned_tensors weight_norm_backward_function(tensor_handle dw, tensor_handle v,
+                                                       tensor_handle g, tensor_handle norms,
+                                                       int64_t dim);
+
 /* What C++ returns of four tensors: as returned_tensors, the first is the last field. */
 typedef struct returned_four {
     void *impl[4];
@@ -234,6 +239,8 @@ typedef struct torch_functions {
     group_norm_backward_function *group_norm_backward;
     batch_norm_function *batch_norm;
     batch_norm_backward_function *batch_norm_backward;
+    weight_norm_function *weight_norm;
+    weight_norm_backward_function *weight_norm_backward;
     rms_norm_function *fused_rms_norm_composite;
     rms_norm_function *rms_norm_composite;
     /* at::_fused_rms_norm through the dispatcher, unboxed. */
@@ -330,6 +337,11 @@ typedef struct local_dispatch_keys {
 
 /* The calling thread's; NULL where this torch does not tell. */
 local_dispatch_keys *torch_local_dispatch_keys(void);
+
+/* How many threads torch has; 1 where it does not say. */
+static inline int torch_threads(void) {
+    return torch.get_num_threads ? torch.get_num_threads() : 1;
+}
 
 /* What libtorch says about the function of its C ABI that failed last on this thread. */
 const char *torch_last_words(void);

@@ -30,6 +30,8 @@ static const char *const operation_names[OPERATION_COUNT] = {
     "batch_norm_elemt",
     "batch_norm_backward_reduce",
     "batch_norm_backward_elemt",
+    "_weight_norm_interface",
+    "_weight_norm_interface_backward",
     "planish::norm_forward",
     "planish::norm_forward (stages)",
     "planish::norm_backward",

@@ -155,6 +155,7 @@ typedef struct expectation {
     double x[SELF_TEST_SIZE], y[SELF_TEST_SIZE], dx[SELF_TEST_SIZE];
     double mean, rstd;
     double rms_y[SELF_TEST_SIZE], rms_dx[SELF_TEST_SIZE], rms_rstd;
+    double zeros[SELF_TEST_SIZE], length;
 } expectation;
 
 static const double self_test_eps = 0.5;
@@ -182,6 +183,7 @@ static expectation expect(void) {
     }
     e.rstd = 1 / sqrt(square - e.mean * e.mean + self_test_eps);
     e.rms_rstd = 1 / sqrt(square + self_test_eps);
+    e.length = sqrt(square * SELF_TEST_SIZE);
     expect_one(e.x, e.mean, e.rstd, e.y, e.dx);
     expect_one(e.x, 0, e.rms_rstd, e.rms_y, e.rms_dx);
     return e;
@@ -234,22 +236,44 @@ static bool rms_norm_holds(backend whose, const expectation *e, tensor_handle x,
     return holds(backward[0], e->rms_dx, SELF_TEST_SIZE) && holds(backward[1], NULL, 0);
 }
 
-planish_status fallback_self_test(backend whose, int device, message error) {
-    const expectation e = expect();
-    int64_t sizes[2] = {1, SELF_TEST_SIZE}, strides[2];
-    DLTensor cpu = {.device = {kDLCPU, 0}}, gpu = {.device = {kDLCUDA, device}}, view;
+/* g is the length of the row, which therefore stays as it is; dw is the row. */
+static bool weight_norm_holds(const expectation *e, tensor_handle x, tensor_handle length) {
+    __attribute__((cleanup(free_results))) stack_value forward[3] = {0};
+    __attribute__((cleanup(free_results))) stack_value backward[3] = {0};
+    returned_tensors made = torch.weight_norm(x, length, 0);
+    give_returned(forward, &made, 2);
+    if (!holds(forward[0], e->x, SELF_TEST_SIZE) || !holds(forward[1], &e->length, 1))
+        return false;
+    made = torch.weight_norm_backward(x, x, length, take_tensor(forward[1]), 0);
+    give_returned(backward, &made, 2);
+    return holds(backward[0], e->zeros, SELF_TEST_SIZE) && holds(backward[1], &e->length, 1);
+}
+
+/* A row of these numbers in f32. */
+static new_tensor new_row(DLDevice device, int64_t count, const double *numbers) {
+    int64_t sizes[2] = {1, count}, strides[2];
+    DLTensor cpu = {.device = {kDLCPU, 0}}, there = {.device = device}, view;
     NEW_TENSOR row = new_dense_tensor(&cpu, 2, sizes, torch.f32, strides, &view);
-    for (int i = 0; i < SELF_TEST_SIZE; i++)
-        ((float *)view.data)[i] = (float)e.x[i];
-    NEW_TENSOR there = {NULL};
-    if (whose == BACKEND_CUDA) {
-        there = new_dense_tensor(&gpu, 2, sizes, torch.f32, strides, &view);
-        torch_check(torch.copy(handle_of(&there), handle_of(&row), 0));
-    }
-    tensor_handle x = handle_of(there.impl ? &there : &row);
-    int_array_ref shape = {sizes + 1, 1};
+    for (int64_t i = 0; i < count; i++)
+        ((float *)view.data)[i] = (float)numbers[i];
+    if (device.device_type == kDLCPU)
+        return (new_tensor){give_tensor(&row)};
+    NEW_TENSOR copy = new_dense_tensor(&there, 2, sizes, torch.f32, strides, &view);
+    torch_check(torch.copy(handle_of(&copy), handle_of(&row), 0));
+    return (new_tensor){give_tensor(&copy)};
+}
+
+planish_status fallback_self_test(backend whose, int device, message error) {
+    static const int64_t size = SELF_TEST_SIZE;
+    const expectation e = expect();
+    const DLDevice place = {device_type_of(whose), device};
+    NEW_TENSOR row = new_row(place, SELF_TEST_SIZE, e.x);
+    NEW_TENSOR length = new_row(place, 1, &e.length);
+    tensor_handle x = handle_of(&row);
+    int_array_ref shape = {&size, 1};
     if (layer_norm_holds(whose, &e, x, shape) && group_norm_holds(whose, &e, x) &&
-        rms_norm_holds(whose, &e, x, shape))
+        rms_norm_holds(whose, &e, x, shape) &&
+        (whose == BACKEND_CUDA || weight_norm_holds(&e, x, handle_of(&length))))
         return PLANISH_OK;
     return fail(
         error, PLANISH_ERROR_UNAVAILABLE,

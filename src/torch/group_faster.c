@@ -85,17 +85,12 @@ static bool holds_here(maker cpu) {
     return cpu == ANY || (cpu == ZEN4 ? here == CPU_ZEN4 : !cpu_is_intel(here));
 }
 
-/* 1 where torch does not say. */
-static int threads_here(void) {
-    return torch.get_num_threads ? torch.get_num_threads() : 1;
-}
-
 /* Whether one of `count` rules holds for x, or for x and dy. */
 static bool any_holds(const rule rules[], size_t count, const group *g, pass passes) {
     const int bits = g->x.dtype.bits;
     const int64_t depth = g->sizes.channels / g->sizes.groups * (bits / 8);
     const int64_t elements = view_elements(&g->x);
-    const bool are_few = g->sizes.batch * g->sizes.groups < threads_here();
+    const bool are_few = g->sizes.batch * g->sizes.groups < torch_threads();
     for (size_t i = 0; i < count; i++) {
         const rule *r = &rules[i];
         if ((r->format == CHANNELS_LAST) == g->channels_last && r->passes & passes &&
@@ -116,7 +111,7 @@ bool torch_is_faster(const group *g, const DLTensor *dy) {
     if (!group_is_laid_out(g, &g->x) || (dy && !group_is_laid_out(g, dy)))
         return false;
     return any_holds(rules, sizeof rules / sizeof *rules, g, passes) ||
-           (threads_here() > 1 &&
+           (torch_threads() > 1 &&
             any_holds(rules_of_threads, sizeof rules_of_threads / sizeof *rules_of_threads, g,
                       passes));
 }

@@ -86,6 +86,10 @@ void batch_norm_backward_elemt(stack_value *stack, uint64_t argument_count, uint
 void batch_norm_backward_elemt_cuda(stack_value *stack, uint64_t argument_count,
                                     uint64_t return_count);
 
+/* weight_norm.c */
+void weight_norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+void weight_norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+
 /* norm_operators.c */
 void norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count);

@@ -40,7 +40,8 @@ enum {
     PLANISH_TORCH_CUDA_GROUP_NORM = 64,
     /* native_batch_norm, its kin and their backwards, and SyncBatchNorm's operators, on the CPU */
     PLANISH_TORCH_BATCH_NORM = 128,
-    PLANISH_TORCH_CUDA_BATCH_NORM = 256 /* the same on CUDA, and cuDNN's operators */
+    PLANISH_TORCH_CUDA_BATCH_NORM = 256, /* the same on CUDA, and cuDNN's operators */
+    PLANISH_TORCH_WEIGHT_NORM = 512      /* _weight_norm_interface and its backward, on the CPU */
 };
 
 /*

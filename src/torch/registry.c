@@ -99,6 +99,9 @@ static const registration registrations[] = {
     {CUDA_SYNCHRONISED, "CUDA", "batch_norm_backward_reduce", batch_norm_backward_reduce_cuda,
      NULL},
     {CUDA_SYNCHRONISED, "CUDA", "batch_norm_backward_elemt", batch_norm_backward_elemt_cuda, NULL},
+    {PLANISH_TORCH_WEIGHT_NORM, "CPU", "_weight_norm_interface", weight_norm_forward, NULL},
+    {PLANISH_TORCH_WEIGHT_NORM, "CPU", "_weight_norm_interface_backward", weight_norm_backward,
+     NULL},
 };
 
 /* Those that stay for the rest of the process: what planish's forward saved torch has no backward
@@ -124,7 +127,8 @@ static const uint32_t cuda_groups = PLANISH_TORCH_CUDA_LAYER_NORM | PLANISH_TORC
                                     PLANISH_TORCH_CUDA_RMS_NORM | PLANISH_TORCH_CUDA_BATCH_NORM |
                                     PLANISH_TORCH_CUDA_MIXED;
 static const uint32_t all_groups = PLANISH_TORCH_LAYER_NORM | PLANISH_TORCH_GROUP_NORM |
-                                   PLANISH_TORCH_RMS_NORM | PLANISH_TORCH_BATCH_NORM | cuda_groups;
+                                   PLANISH_TORCH_RMS_NORM | PLANISH_TORCH_BATCH_NORM |
+                                   PLANISH_TORCH_WEIGHT_NORM | cuda_groups;
 
 /* How long nobody must have come in before the registrations are removed. */
 static const int64_t quiet_microseconds = 500;

@@ -17,7 +17,7 @@ SHORT = Effort(trials=3, trial_seconds=0.0, case_seconds=0.2, patience=1.0)
 def test_lists_name_each_norm_of_quick():
     labels = {norm.label for norm in norms()}
     assert set(QUICK) <= labels
-    assert {norm.kind for norm in norms()} == {"layer", "rms", "group"}
+    assert {norm.kind for norm in norms()} == {"layer", "rms", "group", "weight"}
     assert len(norms()) > 200
 
 
@@ -31,6 +31,8 @@ def test_lists_name_each_norm_of_quick():
         Norm("group", (2, 24, 4, 5), "a", 4, "nhwc"),
         Norm("group", (2, 24, 7), "a", 4, "nchw"),
         Norm("group", (2, 24, 2, 3, 5), "a", 4, "nhwc"),
+        Norm("weight", (3, 5, 160), "a"),
+        Norm("weight", (40, 5, 6), "a", axis=2),
     ],
     ids=lambda norm: f"{norm.kind}-{norm.layout}-{norm.label}",
 )

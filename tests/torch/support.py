@@ -32,6 +32,7 @@ REPLACED = [
     *("_native_batch_norm_legit.no_stats", "_batch_norm_with_update", "batch_norm_backward"),
     *("batch_norm_stats", "batch_norm_elemt", "batch_norm_elemt.out"),
     *("batch_norm_backward_reduce", "batch_norm_backward_elemt"),
+    *("_weight_norm_interface", "_weight_norm_interface_backward"),
 ]
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64]

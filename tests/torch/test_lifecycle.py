@@ -96,7 +96,7 @@ def test_enabled_does_not_restore_what_was() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"ops": "weight_norm"}, {"devices": "tpu"}, {"ops": []}], ids=str
+    "wrong", [{"ops": "spectral_norm"}, {"devices": "tpu"}, {"ops": []}], ids=str
 )
 def test_an_unknown_name_is_accepted(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"planish\.enable: (ops|devices)"):

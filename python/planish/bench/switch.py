@@ -77,6 +77,10 @@ def operands(norm: Norm, dtype: torch.dtype, device: str) -> tuple[torch.Tensor,
         x, dy = (t.to(memory_format=LAST[t.dim()]) for t in (x, dy))
     if norm.kind != "group" and norm.layout == "nchw":
         x, dy = (t.permute(0, 2, 3, 1) for t in (x, dy))
+    if norm.kind == "weight":
+        sizes = [n if axis == norm.axis else 1 for axis, n in enumerate(norm.shape)]
+        g = (normal(*sizes) * 0.25 + 1).to(dtype)
+        return x, dy, g, g
     width = norm.shape[1] if norm.kind == "group" or norm.layout == "nchw" else norm.shape[-1]
     weight, bias = (normal(width) * 0.25 + 1).to(dtype), (normal(width) * 0.25).to(dtype)
     return x, dy, weight, bias
@@ -87,6 +91,8 @@ def forward_of(norm: Norm, x: torch.Tensor, weight: torch.Tensor, bias: torch.Te
     functional = torch.nn.functional
     if norm.kind == "group":
         return functional.group_norm(x, norm.groups, weight, bias, EPS)
+    if norm.kind == "weight":
+        return torch._weight_norm(x, weight, norm.axis)
     if norm.kind == "rms":
         return functional.rms_norm(x, weight.shape, weight, EPS)
     return functional.layer_norm(x, weight.shape, weight, bias, EPS)
@@ -97,7 +103,7 @@ def backward_of(norm: Norm, parts: Outputs) -> Callable[[], Outputs]:
     name, the operator would be called boxed, as no model calls it.)"""
     x, dy, weight, bias = parts
     x, weight, bias = (t.detach().requires_grad_() for t in (x, weight, bias))
-    leaves = (x, weight) if norm.kind == "rms" else (x, weight, bias)
+    leaves = (x, weight) if norm.kind in ("rms", "weight") else (x, weight, bias)
     y = forward_of(norm, x, weight, bias)
     return lambda: torch.autograd.grad(y, leaves, dy, retain_graph=True)
 
@@ -273,7 +279,7 @@ def chosen(arguments: argparse.Namespace) -> list[Norm]:
 
 def line(cell: Cell) -> str:
     """One cell as it is printed."""
-    place = f"{cell.kind:6}{cell.shape:34}{cell.layout:6}{cell.dtype:6}{cell.direction:10}"
+    place = f"{cell.kind:7}{cell.shape:33}{cell.layout:6}{cell.dtype:6}{cell.direction:10}"
     times = f"{cell.torch_microseconds:11.1f}{cell.planish_microseconds:11.1f}{cell.ratio:8.2f}"
     open_ends = f"  {cell.ratio_low:.2f} to {cell.ratio_high:.2f}"
     return f"{place}{cell.threads:>3}{times}{open_ends:16}  {cell.verdict}; {cell.ran}"
@@ -288,7 +294,7 @@ def summary(cells: Sequence[Cell], limit: float) -> list[str]:
         settled = sorted(c.ratio for c in mine if c.verdict in ("fine", "slower"))
         middle = f"{settled[len(settled) // 2]:.2f}" if settled else "-"
         lines.append(
-            f"{key[0]:6}{key[1]:10}{key[2]:6}{len(mine):5} cells, median ratio {middle}; above "
+            f"{key[0]:7}{key[1]:10}{key[2]:6}{len(mine):5} cells, median ratio {middle}; above "
             f"{limit:g}: {count['slower']}, wrong: {count['wrong']}, {TOO_NOISY}: "
             f"{count[TOO_NOISY]}"
         )

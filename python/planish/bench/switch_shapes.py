@@ -14,19 +14,22 @@ class Norm:
     """One norm of a model.
 
     "layer" and "rms": over the last axis of ``shape``; with ``layout`` "nchw" over the channels of
-    (N, C, H, W), permuted as models write it. "group": of (N, C, ...) with ``groups``.
+    (N, C, H, W), permuted as models write it. "group": of (N, C, ...) with ``groups``. "weight": of
+    each slice of a weight along ``axis``.
     """
 
-    kind: Literal["layer", "rms", "group"]
+    kind: Literal["layer", "rms", "group", "weight"]
     shape: tuple[int, ...]
     model: str
     groups: int = 0
     layout: Layout = "rows"
+    axis: int = 0
 
     @property
     def label(self) -> str:
         """The shape as people write it, the groups behind it."""
         text = " x ".join(map(str, self.shape))
+        text = f"{text}, axis {self.axis}" if self.axis else text
         return f"{text}, {self.groups} groups" if self.groups else text
 
 
@@ -96,12 +99,23 @@ GROUP_ONEDNN = (
     "60:2x1920x2x2 30:2x960x2x2 16:1x512x2x2 8:1x256x2x2 8:1x256x4x4 4:1x128x2x2 32:2x320x2x2"
 )
 
+# ---- Weight norm: (out, in, kernel) and (out, in), along the first axis and the last -------------
+
+WEIGHT = {
+    "vocoder": "512x80x7 512x512x3 512x256x16 256x128x16 128x64x4 256x256x11 128x128x7 64x64x3 "
+    "32x32x11 1x32x7 1024x1024x5 128x1x15 1024x4x41",
+    "encoder": "768x48x128 1024x64x128 512x512x1 1024x512x4",
+    "network": "64x64x3x3 256x256x3x3 512x512x3x3 256x64 1024x1024 4096x1024 4096x4096 1000x2048 "
+    "32000x512",
+}
+
 #: What --quick keeps: a few of each kind, small and large.
 QUICK = (
     "15 x 3", "1 x 197 x 768", "1 x 6272 x 256", "1 x 25088 x 128", "8 x 197 x 384", "1 x 1 x 4096",
     "1 x 96 x 56 x 56", "2 x 320 x 32 x 32, 32 groups", "2 x 2560 x 2 x 2, 80 groups",
     "2 x 1280 x 8 x 8, 32 groups", "2 x 960 x 48 x 48, 32 groups", "1 x 512 x 96 x 96, 32 groups",
     "1 x 128 x 256 x 256, 32 groups", "1 x 256 x 14 x 14, 32 groups", "2 x 7 x 3 x 4, 7 groups",
+    "512 x 256 x 16", "4096 x 1024", "256 x 256 x 3 x 3, axis 3",
 )  # fmt: skip
 
 
@@ -127,4 +141,7 @@ def norms() -> list[Norm]:
         found.append(Norm("group", sizes, model, count, "nchw"))
         if len(sizes) > 3:
             found.append(Norm("group", sizes, model, count, "nhwc"))
+    for model, words in WEIGHT.items():
+        for sizes in map(_sizes, words.split()):
+            found += [Norm("weight", sizes, model, axis=axis) for axis in (0, len(sizes) - 1)]
     return found

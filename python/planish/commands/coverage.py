@@ -102,7 +102,7 @@ Made by `planish coverage --all --out docs/guide/coverage.md` with {versions}, o
 {count} tiny models (`planish.zoo`), built from their configurations with seeded weights; "enable"
 is `planish.enable()`, "replace" `planish.replace(model)`, "both" the one after the other. A call
 counts where a norm's forward ran an operator of planish's. Not counted: plain Lp norms
-and GlobalResponseNorm, which planish has not, and weight norm.
+and GlobalResponseNorm, which planish has not, and weight norm, which `enable()` takes.
 
 | family | models | norm calls | enable | replace | both |
 |---|---|---|---|---|---|

@@ -142,6 +142,7 @@ _CALLED = {
     "group_norm": "native_group_norm",
     "rms_norm": "_fused_rms_norm",
     "batch_norm": "native_batch_norm",
+    "weight_norm": "_weight_norm_interface",
 }
 
 
@@ -159,6 +160,9 @@ def _calls(device: str, problems: list[str]) -> dict[str, str]:
         return f"torch ({', '.join(new) or 'its own composition'})"
 
     def call(op: str, x: torch.Tensor) -> torch.Tensor:
+        if op == "weight_norm":
+            v = x.repeat(1, 1, 16, 64)  # large enough for planish on any CPU
+            return torch._weight_norm(v, torch.ones(2, 1, 1, 1, device=device), 0)
         function = getattr(torch.nn.functional, op)
         if op == "batch_norm":
             z: torch.Tensor = function(x, None, None, training=True)

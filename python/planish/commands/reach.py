@@ -3,7 +3,7 @@
 What a norm is, is told by names here and not by what planish knows: a module whose class is called
 one and that has no norm inside, and torch's functions outside of such modules. Not counted: plain
 Lp norms of vectors and what is made of them (GlobalResponseNorm), of which planish has none, and
-weight norm, a parametrization.
+weight norm, a parametrization, which enable() takes.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ __all__ = [
     "untell_python",
 ]
 
-OPS = ("layer_norm", "group_norm", "rms_norm", "batch_norm")
+OPS = ("layer_norm", "group_norm", "rms_norm", "batch_norm", "weight_norm")
 KEYS = {"cpu": "CPU", "cuda": "CUDA"}
 
 #: What autocast on CUDA casts to float before the norm, in the order of the calls inside.
@@ -34,6 +34,7 @@ AUTOCAST = {
     "group_norm": ("group_norm",),
     "rms_norm": ("rms_norm",),
     "batch_norm": (),
+    "weight_norm": (),
 }
 
 #: The operators of each group that C registers a kernel for, by their names and overloads.
@@ -51,12 +52,13 @@ _REPLACED = {
         *("batch_norm_stats", "batch_norm_elemt", "batch_norm_elemt.out"),
         *("batch_norm_backward_reduce", "batch_norm_backward_elemt"),
     ],
+    "weight_norm": ["_weight_norm_interface", "_weight_norm_interface_backward"],
 }
 #: Those that torch has on CUDA alone.
 _REPLACED_ON_CUDA = {"batch_norm": ["cudnn_batch_norm", "cudnn_batch_norm_backward"]}
 
 #: What torch's functions call, which ends in an operator of a group.
-_COMPOSITES = ("layer_norm", "group_norm", "batch_norm", "instance_norm")
+_COMPOSITES = ("layer_norm", "group_norm", "batch_norm", "instance_norm", "_weight_norm")
 
 #: Registrations that let autocast on CUDA pass, while it is told to keep dtypes.
 autocast_passes: dict[str, Any] = {}

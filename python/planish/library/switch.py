@@ -35,6 +35,7 @@ GROUPS = {
     ("group_norm", "cuda"): 64,
     ("batch_norm", "cpu"): 128,
     ("batch_norm", "cuda"): 256,
+    ("weight_norm", "cpu"): 512,
 }
 _CUDA_MIXED = 16
 #: What src/torch/aoti.c says of the functions of libtorch that batch norms on CUDA need.
@@ -93,8 +94,9 @@ def enable(
 ) -> None:
     """Runs torch's normalization operators on planish, in this process, from now on.
 
-    ``ops``: ``"layer_norm"``, ``"group_norm"``, ``"rms_norm"``, ``"batch_norm"`` or several; all
-    of them by default. Batch norm takes instance norm, which torch makes of it, with it.
+    ``ops``: ``"layer_norm"``, ``"group_norm"``, ``"rms_norm"``, ``"batch_norm"``,
+    ``"weight_norm"`` (on the CPU alone) or several; all of them by default. Batch norm takes
+    instance norm, which torch makes of it, with it.
     ``devices``: ``"cpu"``, ``"cuda"`` or both; by default the CPU, and CUDA where this torch has
     it. No GPU is touched until a norm runs on it. Enabling what is enabled already does nothing.
     Input that planish does not run goes to torch's own kernel and is counted
@@ -142,7 +144,7 @@ def _asked(
         (op, device, device == "cuda" and autocast == "keep")
         for op in names
         for device in places
-        if (op, device) not in left
+        if (op, device) in GROUPS and (op, device) not in left
     }
 
 
