@@ -13,6 +13,7 @@ import torch
 from planish.distributed import peers
 from planish.distributed.agreement import agree, group_of
 from planish.functions import quantized, stage_norms, stages
+from planish.library.seen import needs_graph
 from planish.operators import parts
 from planish.operators.arguments import check_optional, check_tensor, eps_of, whole_of
 from torch import Tensor
@@ -23,34 +24,35 @@ __all__ = ["all_reduce_add_rms_norm", "all_reduce_quantized_rms_norm"]
 _scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
-def _traced() -> bool:
-    return torch.compiler.is_compiling() or bool(torch._C._len_torch_dispatch_stack())
+def _own_rows(size: int, group: dist.ProcessGroup) -> tuple[int, int, int]:
+    """How many rows a rank has, as torch.chunk cuts them, and the first and the last but one of
+    this rank's, which may be fewer."""
+    each, rank = -(-size // group.size()), dist.get_rank(group)
+    return each, min(rank * each, size), min((rank + 1) * each, size)
 
 
-def _own_rows(size: int, ranks: int, rank: int) -> tuple[int, int]:
-    """The first and the last but one of a rank's rows, as torch.chunk cuts them."""
-    each = -(-size // ranks) if size else 0
-    return min(rank * each, size), min((rank + 1) * each, size)
+def _padded(rows: Tensor, count: int) -> Tensor:
+    """So many rows, which collectives want of every rank."""
+    if rows.shape[0] != count:
+        rows = torch.cat([rows, rows.new_zeros((count - rows.shape[0], *rows.shape[1:]))])
+    return rows.contiguous()
 
 
 def _room(rows: Tensor, size: int, group: dist.ProcessGroup) -> peers.Room | None:
     """Room for `size` rows like these."""
-    return None if _traced() else peers.between(group, rows, size)
+    return None if parts.is_traced() else peers.between(group, rows, size)
 
 
 def _reduce_scatter(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     """The sum over the ranks of this rank's rows of axis 0."""
     ranks, size = group.size(), x.shape[0]
-    first, last = _own_rows(size, ranks, dist.get_rank(group))
     if ranks == 1:
         return x.clone()
     if room := _room(x, size, group):
         return peers.reduce_scatter(x, room)
-    each = -(-size // ranks)
-    padded = x.contiguous()
-    if each * ranks != size:  # the collective wants as many of every rank
-        padded = torch.cat([padded, padded.new_zeros((each * ranks - size, *x.shape[1:]))])
-    if _traced():
+    each, first, last = _own_rows(size, group)
+    padded = _padded(x, each * ranks)
+    if parts.is_traced():
         functional = torch.ops._c10d_functional
         made = functional.reduce_scatter_tensor(padded, "sum", ranks, group.group_name)
         made = functional.wait_tensor(made)
@@ -63,13 +65,9 @@ def _reduce_scatter(x: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 def _all_gather(own: Tensor, size: int, group: dist.ProcessGroup) -> Tensor:
     """All rows of axis 0, of which there are `size`, from each rank's own."""
-    ranks = group.size()
-    each = -(-size // ranks) if size else 0
     if room := _room(own, size, group):
         return peers.all_gather(own, room)
-    if own.shape[0] != each:
-        own = torch.cat([own, own.new_zeros((each - own.shape[0], *own.shape[1:]))])
-    return parts.gather(own.contiguous(), group)[:size]
+    return parts.gather(_padded(own, _own_rows(size, group)[0]), group)[:size]
 
 
 class _ReduceScatter(torch.autograd.Function):
@@ -155,7 +153,7 @@ def _checked(
     **options: Any,
 ) -> tuple[dist.ProcessGroup, int, float]:
     """(group, dim, eps); raises where one of them, a tensor, or ranks that disagree, cannot be."""
-    check_tensor(function, "x", x)
+    stages.check_x(function, x)
     check_tensor(function, "residual", residual)
     check_optional(function, weight=weight)
     group = group_of(function, group)
@@ -166,7 +164,7 @@ def _checked(
             f"{x.dim()} axes"
         )
     dim %= x.dim()
-    first, last = _own_rows(x.shape[dim], group.size(), dist.get_rank(group))
+    _, first, last = _own_rows(x.shape[dim], group)
     wanted = [*x.shape[:dim], last - first, *x.shape[dim + 1 :]]
     if list(residual.shape) != wanted:
         raise RuntimeError(
@@ -174,7 +172,6 @@ def _checked(
             f"got residual of shape {list(residual.shape)}"
         )
     eps = eps_of(function, eps, True, residual.dtype)
-    stages.check_x(function, x)
     tensors = {"x": (x, ()), "residual": (residual, (dim,)), "weight": (weight, ())}
     agree(function, group, tensors, eps=eps, dim=dim, **options)
     return group, dim, eps
@@ -225,8 +222,8 @@ def all_reduce_add_rms_norm(
         )
 
     tensors = x.movedim(dim, 0), residual.movedim(dim, 0), weight
-    wants = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-    y, total = (_differentiable if wants else _inferred)(*tensors, group, norm)
+    run = _differentiable if needs_graph(*tensors) else _inferred
+    y, total = run(*tensors, group, norm)
     return y.movedim(0, dim), total.movedim(0, dim)
 
 

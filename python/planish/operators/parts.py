@@ -18,7 +18,7 @@ from planish.operators import call as packed
 from planish.operators import ops, short
 from torch import Tensor
 
-__all__ = ["Norm", "gather", "norm", "norms"]
+__all__ = ["Norm", "gather", "is_traced", "norm", "norms"]
 
 
 class Norm(NamedTuple):
@@ -91,7 +91,7 @@ def gather(rows: Tensor, group: dist.ProcessGroup) -> Tensor:
     size = group.size()
     if size == 1:
         return rows
-    if _is_traced():
+    if is_traced():
         # Functional collectives are what compilers and modes trace.
         functional = torch.ops._c10d_functional
         made = functional.all_gather_into_tensor(rows, size, group.group_name)
@@ -99,7 +99,8 @@ def gather(rows: Tensor, group: dist.ProcessGroup) -> Tensor:
     return _gather_into(rows.new_empty((size * rows.shape[0], *rows.shape[1:])), rows, group)
 
 
-def _is_traced() -> bool:
+def is_traced() -> bool:
+    """Whether collectives are to be those that compilers and modes trace."""
     return bool(torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack())
 
 
