@@ -100,10 +100,7 @@ void table_group_tiles(void) {
  * parts of one, of which the last has less; several rows at once or one, blocks that take some one
  * after the other. */
 void table_groups_anywhere(void) {
-    static const struct {
-        int64_t shape[4];
-        int multiprocessors, shared;
-    } works[] = {
+    static const large_groups works[] = {
         {{3, 4, 4, 3000}, 16, 30000}, {{2, 5, 8, 1040}, 16, 30000},  {{3, 3, 1, 9008}, 10, 30000},
         {{4, 2, 2, 8208}, 16, 36000}, {{2, 6, 12, 1600}, 24, 40000}, {{7, 1, 3, 2568}, 12, 30000},
     };
@@ -113,17 +110,9 @@ void table_groups_anywhere(void) {
         const int which = i % WORKS;
         norm_case c = groups_of(PLANISH_BACKWARD, i % 7 == 6 ? PLANISH_RMS : PLANISH_LAYER,
                                 works[which].shape, false, types[(i + i / WORKS) % 3]);
-        set_device(90, works[which].multiprocessors);
-        limits.cooperative = limits.max_cluster = 1;
-        limits.shared_per_block = works[which].shared;
+        set_device_of(&works[which]);
         c.numbers = of[i % 5];
-        c.weight_offset = i == 4;
-        if (i % 3 == 1)
-            c.weight = c.grad = F32;
-        if (i % 4 == 2) {
-            c.activation = i % 8 == 2 ? PLANISH_SILU : PLANISH_RELU;
-            c.stats = F64;
-        }
+        vary_groups(&c, i);
         if (i % 5 == 3)
             c.in = c.out = i % 2 ? PADDED : MISALIGNED;
         if (i % 11 == 5)

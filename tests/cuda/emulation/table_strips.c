@@ -40,27 +40,15 @@ void table_strips_over_few(void) {
                                 shapes[i % 10], true, types[(i + i / 10) % 3]);
         set_device(i % 10 == 2 ? 80 : 90, 2);
         c.numbers = of[i % 4];
-        c.weight_offset = i == 4;
-        if (i % 3 == 1)
-            c.weight = c.grad = F32;
-        if (i % 4 == 2) {
-            c.activation = i % 8 == 2 ? PLANISH_SILU : PLANISH_RELU;
-            c.stats = F64;
-        }
+        vary_groups(&c, i);
         if (i % 11 == 5)
             c.has &= ~(HAS(BIAS) | HAS(DBIAS));
         if (i % 9 == 7)
             c.in = c.out = i % 2 ? PADDED : MISALIGNED;
         emulate_case(c);
     }
-    /* Rows beyond float's range beside others, so that a strip is summed again. */
-    for (int i = 0; i < 4; i++) {
-        norm_case c =
-            groups_of(PLANISH_FORWARD, PLANISH_LAYER, shapes[i], true, i % 2 ? F32 : BF16);
-        c.numbers = i < 2 ? SCALE_MIXED : i == 2 ? SCALE_BIG : SCALE_TINY;
-        c.eps = c.numbers == SCALE_TINY ? 0 : 1e-5;
-        emulate_case(c);
-    }
+    for (int i = 0; i < 4; i++)
+        emulate_case(beyond_range_of(shapes[i], i));
     static const int64_t many[] = {300, 128, 1, 4}; /* rows, of which some err more than most */
     for (int i = 0; i < 2; i++) {
         norm_case c = groups_of(PLANISH_FORWARD, PLANISH_LAYER, many, true, F32);
@@ -117,10 +105,7 @@ void table_strips_outliers(void) {
  * memory or some, one strip at a time or several, blocks that a warp looks at more than once, a
  * last strip that is cut, images that take their turns. */
 void table_strips_large(void) {
-    static const struct {
-        int64_t shape[4];
-        int multiprocessors, shared;
-    } works[] = {
+    static const large_groups works[] = {
         {{1, 8, 4, 3001}, 3, 90000},  {{3, 16, 1, 1900}, 2, 70000}, {{2, 6, 10, 1501}, 2, 90000},
         {{5, 4, 8, 1301}, 4, 60000},  {{1, 24, 2, 2300}, 5, 80000}, {{2, 1, 40, 1103}, 2, 90000},
         {{1, 8, 4, 6001}, 40, 13000}, {{4, 3, 16, 1277}, 4, 44000},
@@ -132,17 +117,9 @@ void table_strips_large(void) {
             const int which = i % WORKS;
             norm_case c = groups_of(both[pass], i % 7 == 6 ? PLANISH_RMS : PLANISH_LAYER,
                                     works[which].shape, true, types[(i + i / WORKS + pass) % 3]);
-            set_device(90, works[which].multiprocessors);
-            limits.cooperative = limits.max_cluster = 1;
-            limits.shared_per_block = works[which].shared;
+            set_device_of(&works[which]);
             c.numbers = of[(i + pass) % 5];
-            c.weight_offset = i == 4;
-            if (i % 3 == 1)
-                c.weight = c.grad = F32;
-            if (i % 4 == 2) {
-                c.activation = i % 8 == 2 ? PLANISH_SILU : PLANISH_RELU;
-                c.stats = F64;
-            }
+            vary_groups(&c, i);
             if (i % 5 == 3)
                 c.in = c.out = i % 2 ? PADDED : MISALIGNED;
             if (i % 11 == 5)
@@ -151,34 +128,22 @@ void table_strips_large(void) {
                 c.has &= ~(HAS(BIAS) | HAS(DBIAS));
             emulate_case(c);
         }
-    /* Rows beyond float's range beside others, so that a strip is summed again. */
     for (int i = 0; i < 4; i++) {
-        norm_case c =
-            groups_of(PLANISH_FORWARD, PLANISH_LAYER, works[i].shape, true, i % 2 ? F32 : BF16);
-        set_device(90, works[i].multiprocessors);
-        limits.cooperative = limits.max_cluster = 1;
-        limits.shared_per_block = works[i].shared;
-        c.numbers = i < 2 ? SCALE_MIXED : i == 2 ? SCALE_BIG : SCALE_TINY;
-        c.eps = c.numbers == SCALE_TINY ? 0 : 1e-5;
-        emulate_case(c);
+        set_device_of(&works[i]);
+        emulate_case(beyond_range_of(works[i].shape, i));
     }
     /* Words of mail behind the sums of an odd number of channels and pieces. */
-    static const int64_t odd[] = {3, 31, 1, 3001};
+    static const large_groups odd = {{3, 31, 1, 3001}, 4, 100000};
     for (int pass = 0; pass < 2; pass++) {
-        set_device(90, 4);
-        limits.cooperative = limits.max_cluster = 1;
-        limits.shared_per_block = 100000;
-        emulate_case(groups_of(both[pass], PLANISH_LAYER, odd, true, F32));
+        set_device_of(&odd);
+        emulate_case(groups_of(both[pass], PLANISH_LAYER, odd.shape, true, F32));
     }
 }
 
 /* Of strips that a block takes one after the other most is summed before the one in front of it is
  * written: parts of all numbers, all held or not, an activation whose gradient is kept or not. */
 void table_strips_ahead(void) {
-    static const struct {
-        int64_t shape[4];
-        int multiprocessors, shared;
-    } works[] = {
+    static const large_groups works[] = {
         {{2, 16, 4, 2600}, 2, 180000}, {{2, 12, 1, 3000}, 2, 100000}, {{2, 3, 20, 1700}, 2, 70000},
         {{3, 8, 4, 4001}, 3, 120000},  {{1, 40, 2, 1499}, 2, 160000},
     };
@@ -190,9 +155,7 @@ void table_strips_ahead(void) {
             const int which = i % WORKS;
             norm_case c = groups_of(both[pass], i % 7 == 6 ? PLANISH_RMS : PLANISH_LAYER,
                                     works[which].shape, true, types[(i / WORKS + i + pass) % 3]);
-            set_device(90, works[which].multiprocessors);
-            limits.cooperative = limits.max_cluster = 1;
-            limits.shared_per_block = works[which].shared;
+            set_device_of(&works[which]);
             c.numbers = of[i % 4];
             if (i % 3 == 1)
                 c.weight = c.grad = F32;

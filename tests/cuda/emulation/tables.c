@@ -34,3 +34,26 @@ norm_case groups_of(planish_pass pass, planish_kind kind, const int64_t *n, bool
     c.affine_axes = last ? 12 : 6;
     return c;
 }
+
+void set_device_of(const large_groups *work) {
+    set_device(90, work->multiprocessors);
+    limits.cooperative = limits.max_cluster = 1;
+    limits.shared_per_block = work->shared;
+}
+
+void vary_groups(norm_case *c, int i) {
+    c->weight_offset = i == 4;
+    if (i % 3 == 1)
+        c->weight = c->grad = F32;
+    if (i % 4 == 2) {
+        c->activation = i % 8 == 2 ? PLANISH_SILU : PLANISH_RELU;
+        c->stats = F64;
+    }
+}
+
+norm_case beyond_range_of(const int64_t *shape, int i) {
+    norm_case c = groups_of(PLANISH_FORWARD, PLANISH_LAYER, shape, true, i % 2 ? F32 : BF16);
+    c.numbers = i < 2 ? SCALE_MIXED : i == 2 ? SCALE_BIG : SCALE_TINY;
+    c.eps = c.numbers == SCALE_TINY ? 0 : 1e-5;
+    return c;
+}

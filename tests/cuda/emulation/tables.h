@@ -23,6 +23,20 @@ norm_case channels_of(planish_pass pass, planish_kind kind, int64_t images, int6
 norm_case groups_of(planish_pass pass, planish_kind kind, const int64_t *n, bool last,
                     element type);
 
+/* Groups of this shape on a device that has room for strips or rows over blocks anywhere on it
+ * alone: of so many multiprocessors and bytes of shared memory, without clusters. */
+typedef struct large_groups {
+    int64_t shape[4];
+    int multiprocessors, shared;
+} large_groups;
+void set_device_of(const large_groups *work);
+
+/* By i in turns: a weight offset, parameters of f32, an activation behind the groups. */
+void vary_groups(norm_case *c, int i);
+
+/* Rows beyond float's range beside others, so that a strip is summed again: of four kinds, by i. */
+norm_case beyond_range_of(const int64_t *shape, int i);
+
 /* table_rows.c */
 void table_lengths(void);
 void table_early(void);
