@@ -125,10 +125,19 @@ const cuda_constant strips_list[] = {
 };
 
 const cuda_constant batch_list[] = {
-    AT("VARIANT", batch.variant), AT("LAST", batch.last),   AT("PIXELS", batch.pixels),
-    AT("WIDTH", batch.width),     AT("LANES", batch.lanes), AT("WARPS", batch.warps),
-    AT("AT_ONCE", batch.at_once), AT("HOLD", batch.hold),   AT("HELD_COME", batch.held_come),
-    AT("FROZEN", batch.frozen),   AT("ALONE", batch.alone), {NULL, 0, 0},
+    AT("VARIANT", batch.variant),
+    AT("LAST", batch.last),
+    AT("PIXELS", batch.pixels),
+    AT("WIDTH", batch.width),
+    AT("LANES", batch.lanes),
+    AT("WARPS", batch.warps),
+    AT("AT_ONCE", batch.at_once),
+    AT("HOLD", batch.hold),
+    AT("HELD_COME", batch.held_come),
+    AT("FROZEN", batch.frozen),
+    AT("ALONE", batch.alone),
+    AT("ASK_AHEAD", batch.ask_ahead),
+    {NULL, 0, 0},
 };
 
 const cuda_constant general_list[] = {

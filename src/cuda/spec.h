@@ -125,6 +125,7 @@ typedef struct batch_constants {
     int32_t at_once;   /* steps of a thread under way together */
     int32_t hold;      /* of a row whole: steps of a thread that wait in shared memory */
     int32_t held_come; /* those come by asynchronous copies */
+    int32_t ask_ahead; /* the L2 is asked for the steps behind those under way */
     int32_t frozen;    /* moments are statistics that are kept over many calls */
     int32_t alone;     /* of BATCH_APPLY: nothing is summed before it */
 } batch_constants;

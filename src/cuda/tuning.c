@@ -249,6 +249,9 @@ static const gpu_tuning sm_80 = {
             .held_bytes = 2 << 20,
             .held_at_once = 8,
             .held_backward_at_once = 4,
+            .held_few_turns = 3,
+            .strip_bytes = 52 << 10,
+            .strip_pair_bytes = 100 << 10,
             .part_bytes = 52 << 10,
             .whole_bytes = 200 << 10,
             .hold_bytes = 200 << 10,
@@ -316,6 +319,7 @@ static void sm_90(gpu_tuning *t) {
     t->batch.some_threads = 768;
     t->batch.held_warps = 16;
     t->batch.held_come = true;
+    t->batch.strip_blocks = 64;
     t->batch.slab_many_threads = 896; /* 72 registers each */
     t->batch.slab_some_threads = 576;
     t->batch.slab_few_threads = 448;
@@ -337,8 +341,8 @@ static void sm_100(gpu_tuning *t) {
     t->groups.anywhere_blocks = 0; /* not measured */
     t->tiles.half_threads = 1024;
     t->strips.is_lean = false;
-    t->strips.large_wait_bytes = 0; /* not measured */
-    t->batch.held_warps = 0;        /* not measured */
+    t->strips.large_wait_bytes = 0;                  /* not measured */
+    t->batch.held_warps = t->batch.strip_blocks = 0; /* not measured */
     t->batch.held_come = false;
 }
 

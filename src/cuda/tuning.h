@@ -330,6 +330,11 @@ typedef struct batch_tuning {
     int held_warps; /* of a block; 0: there are none */
     int held_bytes; /* of x, dy and what is beside them in one at most */
     int held_at_once, held_backward_at_once;
+    int held_few_turns; /* turns of a backward of more than so many ask the L2 for the next */
+    /* Of few bytes, that a cluster has. */
+    int strip_blocks;     /* in all, at least; 0: there are none */
+    int strip_bytes;      /* of x, dy and what is beside them in one at most; */
+    int strip_pair_bytes; /* of x alone, in clusters of two */
     /* Rows in runs that a cluster has whole. */
     int part_bytes;  /* of x and dy in a block, rather; */
     int whole_bytes; /* at most */

@@ -61,7 +61,7 @@ def batch_plans(arch: int) -> Iterator[tuple[str, StagePlan, int]]:
     """(name, plan, access) of every shape, each in some ways and dtypes."""
     works = itertools.product(range(len(SHAPES)), (False, True), range(len(WAYS)))
     for i, (shape, last, way) in enumerate(works):
-        if last and shape > 3:
+        if last and shape > 4:
             continue
         passed, activation, more = WAYS[way]
         dtype = ("f16", "bf16", "f32")[(i + shape + way // 3) % 3]

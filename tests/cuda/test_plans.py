@@ -44,7 +44,8 @@ def plan_of(shape: str, arch: int) -> tuple[Plan, dict[str, str]]:
     """The plan of a line of plans.txt and the dtypes of its tensors.
 
     "PASS KIND rows DTYPE ROWS COLS", "PASS KIND channels DTYPE LAYOUT IMAGES CHANNELS PIXELS",
-    "PASS KIND groups DTYPE LAYOUT IMAGES CHANNELS GROUPS PIXELS", and "silu" behind the last, or
+    "PASS KIND groups DTYPE LAYOUT IMAGES CHANNELS GROUPS PIXELS", and "silu" behind the last,
+    "PASS KIND batch DTYPE LAYOUT IMAGES CHANNELS PIXELS", or
     "PASS KIND heads DTYPE LAYOUT TOKENS HEADS COLS": x and dx are one of three packed parts, with
     one weight or one of each head ("own"), or (IMAGES TOKENS HEADS COLS) seen with the heads in
     front of the tokens ("first"). "dsum" behind the last of a backward of channels or groups: a
@@ -65,13 +66,13 @@ def plan_of(shape: str, arch: int) -> tuple[Plan, dict[str, str]]:
     strides: dict[str, list[int]] = {}
     if what == "heads":
         return heads_of(direction, kind, layout, sizes, types, arch), types
-    if what == "channels":
+    if what in ("channels", "batch"):
         n, c, hw = sizes
         last = {"nchw": (), "view": ("y",), "nhwc": FULL}[layout]
         strides |= {r: [c * hw, 1, c] if r in last else [c * hw, hw, 1] for r in FULL}
         strides |= {r: [0, 1, 0] for a in AFFINE for r in (a, f"d{a}")}
-        strides |= {r: [hw, 0, 1] for r in STATISTICS}
-        axes = [n, c, hw], 2, 2
+        strides |= {r: [0, 1, 0] if what == "batch" else [hw, 0, 1] for r in STATISTICS}
+        axes = [n, c, hw], 5 if what == "batch" else 2, 2
     else:
         n, c, g, hw = sizes
         d = c // g

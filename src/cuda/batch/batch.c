@@ -84,7 +84,7 @@ static int batch_plan_describe(const cuda_plan *plan, char *text, size_t bytes) 
     const batch_constants *c = &spec->batch;
     return snprintf(text, bytes,
                     "cuda batch %s %lldx%lld%s: %s, chunks of %d, %d lanes, pieces of %lld, "
-                    "%d warps, cluster %d, group %d, %d of %d at once held",
+                    "%d warps, cluster %d, group %d, %d of %d at once held%s",
                     passes[spec->pass], (long long)plan->rows, (long long)plan->cols,
                     c->last     ? " channels last"
                     : c->pixels ? " slabs"
@@ -94,7 +94,8 @@ static int batch_plan_describe(const cuda_plan *plan, char *text, size_t bytes) 
                     : c->alone                 ? "given moments"
                                                : "two reads",
                     c->width, c->lanes, (long long)plan->turns, c->warps, spec->cluster,
-                    spec->cooperating_blocks, c->hold, c->at_once);
+                    spec->cooperating_blocks, c->hold, c->at_once,
+                    c->ask_ahead ? ", asked ahead" : "");
 }
 
 /* ---- Launches -------------------------------------------------------------------------------- */

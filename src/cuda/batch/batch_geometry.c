@@ -1,12 +1,11 @@
 /*
- * Of channels stored by pixel a block has neighbours in memory of 64 bytes or more, and as many
- * pixels as make work for the device; one launch does all where the device runs all blocks at once.
  * Of rows in runs a cluster has one, where its blocks may hold their parts; else they are read
  * twice, in pieces of one size. Of short runs a cluster has those of some neighbouring rows, which
  * are read together.
  */
 #include "cuda/batch/batch_geometry.h"
 
+#include "cuda/batch/batch_pixels.h"
 #include "cuda/common/integers.h"
 #include "cuda/common/lanes.h"
 
@@ -33,9 +32,7 @@ static int bytes_if(const cuda_spec *spec, role r) {
     return spec->type[r] == DTYPE_NONE ? 0 : role_bytes(spec, r);
 }
 
-/* Bytes of what is held of a step: of x, and in the backward of dy and what is beside them, but
- * where that has done its work. */
-static int step_bytes(const cuda_spec *spec) {
+int batch_step_bytes(const cuda_spec *spec) {
     int bytes = role_bytes(spec, ROLE_X);
     if (is_backward(spec))
         bytes += role_bytes(spec, ROLE_DY);
@@ -47,24 +44,7 @@ static int step_bytes(const cuda_spec *spec) {
 size_t batch_shared_bytes(const cuda_spec *spec) {
     const batch_constants *c = &spec->batch;
     const int workers = c->warps * WARP / c->lanes * c->lanes;
-    return (size_t)c->hold * (size_t)workers * (size_t)step_bytes(spec);
-}
-
-/* Threads of a block: the chunks of channels that are read together. As few lanes as can be idle,
- * but neighbours enough. */
-static int lanes_of(const batch_tuning *t, int chunks, int chunk_bytes) {
-    int best = 1;
-    double best_waste = 0;
-    for (int lanes = 1; lanes <= WARP; lanes *= 2) {
-        const bool enough = lanes * chunk_bytes >= SEGMENT_BYTES || lanes >= chunks;
-        const bool many = lanes > t->most_lanes && lanes / 2 * chunk_bytes >= SEGMENT_BYTES;
-        const double waste = (double)ceil_div(chunks, lanes) * lanes / chunks;
-        if (!enough || many || (best_waste > 0 && waste > best_waste))
-            continue;
-        best = lanes;
-        best_waste = waste;
-    }
-    return best;
+    return (size_t)c->hold * (size_t)workers * (size_t)batch_step_bytes(spec);
 }
 
 /* Of a multiprocessor. */
@@ -77,8 +57,7 @@ static int threads_in(const batch_tuning *t, const cuda_spec *spec) {
     return is_backward(spec) || slow ? t->some_threads : t->many_threads;
 }
 
-/* Of so many turns of a thread as many steps under way together that few of the last are none. */
-static int at_once_within(int64_t turns, int fewest, int largest) {
+int batch_at_once_within(int64_t turns, int fewest, int largest) {
     int best = fewest;
     int64_t best_turns = INT64_MAX;
     for (int each = fewest; each <= largest; each++) {
@@ -95,64 +74,10 @@ static int at_once_of(const batch_tuning *t, const cuda_spec *spec, int64_t turn
     const bool back = is_backward(spec), active = spec->activation != PLANISH_IDENTITY;
     const bool light = !active || (!back && slope_jumps(spec->activation));
     const int fewest = back && active ? t->active_at_once : back ? t->backward_at_once : t->at_once;
-    return at_once_within(turns, fewest, !light ? fewest : back ? fewest + 1 : t->most_at_once);
-}
-
-/* One launch of a block for each multiprocessor, as far as they go, where the device runs them all
- * at once; the three kernels have the same pieces, for the same bits. False where nothing is cut
- * so. */
-static bool held_geometry(cuda_plan *plan, const batch_view *v, int bytes) {
-    enum { BESIDE = 28 << 10 }; /* bytes of shared memory that hold no step */
-    const batch_tuning *t = &plan->limits.tuning->batch;
-    cuda_spec *spec = &plan->main;
-    batch_constants *c = &spec->batch;
-    const int threads = t->held_warps * WARP;
-    const int64_t chunks = v->rows / c->width;
-    c->lanes = lanes_of(t, (int)least_i64(chunks, 1 << 20), c->width * bytes);
-    while (c->lanes * c->width > 64 && c->lanes * c->width * bytes > 128)
-        c->lanes /= 2;
-    const int64_t strips = ceil_div_i64(chunks, c->lanes);
-    if (!threads || c->variant != BATCH_SUMS || strips > t->blocks || c->lanes * c->width < WARP ||
-        c->lanes * c->width > threads / 4)
-        return false;
-    const int planes = threads / c->lanes, step = threads * step_bytes(spec);
-    const int64_t steps = ceil_div_i64(ceil_div_i64(plan->cols, t->blocks / strips), planes);
-    const int64_t turns = most_i64(steps, t->least_steps);
-    if (turns * step > t->held_bytes)
-        return false;
-    c->warps = t->held_warps;
-    c->at_once = is_backward(spec)
-                     ? at_once_within(turns, t->held_backward_at_once / 2, t->held_backward_at_once)
-                     : at_once_within(turns, t->held_at_once / 2, t->held_at_once);
-    spec->min_blocks = 1;
-    plan->turns = turns * planes;
-    const int room = least(t->hold_bytes, plan->limits.shared_per_block - BESIDE);
-    const int64_t blocks = strips * batch_pieces(plan);
-    if (!plan->limits.cooperative || blocks > plan->limits.multiprocessors)
-        return true;
-    plan->cooperative = *spec;
-    plan->cooperative.cooperating_blocks = (int)blocks;
-    plan->cooperative.batch.variant = BATCH_HELD;
-    plan->cooperative.batch.held_come = t->held_come && !is_backward(spec);
-    plan->cooperative.batch.hold =
-        c->at_once * (int)least_i64(room / step / c->at_once, ceil_div_i64(turns, c->at_once));
-    return true;
-}
-
-/* Channels are neighbours. */
-static void pixel_geometry(cuda_plan *plan, const batch_view *v, int bytes) {
-    const batch_tuning *t = &plan->limits.tuning->batch;
-    cuda_spec *spec = &plan->main;
-    batch_constants *c = &spec->batch;
-    const int chunks = (int)least_i64(v->rows / c->width, 1 << 20);
-    c->warps = t->threads / WARP;
-    c->lanes = lanes_of(t, chunks, c->width * bytes);
-    const int planes = t->threads / c->lanes;
-    const int64_t strips = ceil_div_i64(v->rows / c->width, c->lanes);
-    const int64_t wanted = ceil_div_i64((int64_t)t->blocks * spec->min_blocks, strips);
-    const int64_t steps = ceil_div_i64(ceil_div_i64(plan->cols, wanted), planes);
-    plan->turns =
-        planes * most_i64(c->alone ? least_i64(steps, t->piece_steps) : steps, t->least_steps);
+    return batch_at_once_within(turns, fewest,
+                                !light ? fewest
+                                : back ? fewest + 1
+                                       : t->most_at_once);
 }
 
 /* Warps of a block, of `most` at most, so that few of its threads are idle in the last turn. */
@@ -176,12 +101,12 @@ static bool whole_geometry(cuda_plan *plan) {
     const batch_tuning *t = &plan->limits.tuning->batch;
     cuda_spec *spec = &plan->main;
     batch_constants *c = &spec->batch;
-    const int64_t steps = batch_steps(plan), bytes = steps * step_bytes(spec);
+    const int64_t steps = batch_steps(plan), bytes = steps * batch_step_bytes(spec);
     const int most_cluster = least(plan->limits.max_cluster, 16), threads = threads_in(t, spec);
     int cluster = 1;
     while (2 * cluster <= most_cluster && bytes > (int64_t)cluster * t->part_bytes)
         cluster *= 2;
-    const int64_t part = ceil_div_i64(steps, cluster), part_bytes = part * step_bytes(spec);
+    const int64_t part = ceil_div_i64(steps, cluster), part_bytes = part * batch_step_bytes(spec);
     if (part_bytes > t->whole_bytes)
         return false;
     int blocks = most(2, threads / t->threads);
@@ -191,7 +116,7 @@ static bool whole_geometry(cuda_plan *plan) {
     const int64_t turns = ceil_div_i64(part, c->warps * WARP);
     c->at_once = at_once_of(t, spec, turns);
     const int room = least(t->hold_bytes, plan->limits.shared_per_block - 4096) / blocks;
-    const int fits = room / (c->warps * WARP * step_bytes(spec)) / c->at_once;
+    const int fits = room / (c->warps * WARP * batch_step_bytes(spec)) / c->at_once;
     c->variant = BATCH_WHOLE;
     c->hold = c->at_once * (int)least_i64(fits, ceil_div_i64(turns, c->at_once));
     spec->cluster = cluster;
@@ -221,7 +146,7 @@ static int slab_at_once(const batch_tuning *t, const cuda_spec *spec, int64_t tu
     if (masked && spec->type[ROLE_Y] == DTYPE_NONE)
         return t->active_at_once;
     const int largest = masked ? t->slab_masked_at_once : t->slab_at_once;
-    return at_once_within(turns, largest - 1, largest);
+    return batch_at_once_within(turns, largest - 1, largest);
 }
 
 /* Warps of a block that has `images` of a slab, `largest` at most, steps under way and steps held
@@ -232,7 +157,8 @@ static void share_images(const batch_tuning *t, cuda_spec *spec, int largest, in
     batch_constants *c = &spec->batch;
     double best_cost = 0;
     for (int warps = largest; warps >= most(LEAST_WARPS, ceil_div(c->lanes, WARP)); warps--) {
-        const int planes = warps * WARP / c->lanes, step = planes * c->lanes * step_bytes(spec);
+        const int planes = warps * WARP / c->lanes,
+                  step = planes * c->lanes * batch_step_bytes(spec);
         const int64_t turns = ceil_div_i64(images, planes);
         const int at_once = slab_at_once(t, spec, turns);
         const int64_t all = ceil_div_i64(turns, at_once);
@@ -259,7 +185,7 @@ static bool slabs_whole(cuda_plan *plan, int64_t slabs, int rows) {
     cuda_spec *spec = &plan->main;
     batch_constants *c = &spec->batch;
     const int most_cluster = least(plan->limits.max_cluster, 16), threads = slab_threads(t, spec);
-    const int64_t images = batch_steps(plan), image_bytes = c->lanes * step_bytes(spec);
+    const int64_t images = batch_steps(plan), image_bytes = c->lanes * batch_step_bytes(spec);
     int cluster = 1;
     while (2 * cluster <= most_cluster && 2 * cluster * rows <= MOST_SENT &&
            (images * image_bytes > cluster * t->slab_part_bytes ||
@@ -360,8 +286,8 @@ void batch_set_geometry(cuda_plan *plan, const batch_view *v) {
     c->variant = c->alone ? BATCH_APPLY : BATCH_SUMS;
     spec->cluster = 1;
     spec->min_blocks = threads_in(&t->batch, spec) / t->batch.threads;
-    if (v->last && !held_geometry(plan, v, role_bytes(spec, ROLE_X)))
-        pixel_geometry(plan, v, role_bytes(spec, ROLE_X));
-    else if (!v->last)
+    if (v->last)
+        batch_pixels_geometry(plan, v);
+    else
         run_geometry(plan, v, bytes);
 }

@@ -12,6 +12,14 @@ void batch_set_geometry(cuda_plan *plan, const batch_view *v);
 int64_t batch_steps(const cuda_plan *plan);
 int64_t batch_pieces(const cuda_plan *plan);
 
+/* Bytes of what is held of a step: of x, and in the backward of dy and what is beside them, but
+ * where that has done its work. */
+int batch_step_bytes(const cuda_spec *spec);
+
+/* Of so many turns of a thread as many steps under way together, `fewest` to `largest`, that few of
+ * the last are none. */
+int batch_at_once_within(int64_t turns, int fewest, int largest);
+
 size_t batch_shared_bytes(const cuda_spec *spec);
 
 /* Whether the sums write what a ReLU leaves of dy, daddend, and the output reads that. */

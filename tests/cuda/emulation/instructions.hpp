@@ -239,6 +239,9 @@ void send_to_block(u32 address, u32 barrier, u32 rank, const double *v) {
 void send_two_to_block(u32 address, u32 barrier, u32 rank, const float *v) {
     emulation_send(in_block(address, rank), in_block(barrier, rank), v, 8);
 }
+void send_two_to_block(u32 address, u32 barrier, u32 rank, const double *v) {
+    emulation_send(in_block(address, rank), in_block(barrier, rank), v, 16);
+}
 /* In pieces that arrive in any order. */
 void copy_piece_in(u32 to, const void *from, int bytes, u32 barrier) {
     if (bytes % 16)

@@ -41,6 +41,22 @@ void table_batch(void) {
                     c.weight = c.grad = F32;
                 emulate_case(c);
             }
+    /* Channels stored by pixel: too much for clusters, over all blocks of the device; in clusters,
+     * one chunk more than they have threads, one channel more than lines have, hardly a pixel. */
+    static const int64_t by_pixel[][3] = {{2, 32, 820}, {3, 72, 200}, {1, 136, 17}, {5, 40, 70}};
+    for (int i = 0; i < 16; i++) {
+        norm_case c = batch_of(both[i % 2], i % 5 ? PLANISH_LAYER : PLANISH_RMS,
+                               by_pixel[i / 2 % 4], true, types[i / 6]);
+        set_device(90, 2);
+        limits.max_cluster = i / 2 % 4 ? 16 : 1;
+        limits.multiprocessors = 132;
+        limits.cooperative = true;
+        if (i % 3 == 1) {
+            c.activation = PLANISH_RELU;
+            c.stats = F64;
+        }
+        emulate_case(c);
+    }
 }
 
 /* An activation behind, outputs that lack, other layouts and dtypes, numbers that sums suffer from.

@@ -22,7 +22,7 @@
  * about a pivot of each piece, the middle one of three means of few elements, and merged in f64; rows whose squares leave float's
  * range are summed again, in f64.
  *
- * Constants: VARIANT PASS KIND ACTIVATION LAST PIXELS WIDTH LANES WARPS AT_ONCE HOLD HELD_COME CLUSTER FROZEN ALONE CORRECT
+ * Constants: VARIANT PASS KIND ACTIVATION LAST PIXELS WIDTH LANES WARPS AT_ONCE HOLD HELD_COME ASK_AHEAD CLUSTER FROZEN ALONE CORRECT
  * WEIGHT_OFFSET MIN_BLOCKS WANT_DWEIGHT WANT_DBIAS, the dtypes, X_ACCESS DY_ACCESS Y_ACCESS DX_ACCESS (alignments of a step in bytes).
  */
 #include "batch_words.cu"
@@ -36,7 +36,7 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) planish_batch(const batch_args args) {
     if constexpr (VARIANT == BATCH_WHOLE) {
-        if constexpr (SLAB)
+        if constexpr (BY_PLACE)
             take_slab(args);
         else
             take_whole(args);

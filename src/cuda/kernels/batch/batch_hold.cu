@@ -78,6 +78,7 @@ __device__ __forceinline__ void add_whole(const batch_args &args, const row_base
                                           u32 first, u32 count, thread_sums &sums) {
     step_chunks s[AT_ONCE];
     load_steps<ALL, true>(args, b, begin, first, count, s);
+    ask_for_steps<true>(args, b, begin, first + AT_ONCE, count);
 #pragma unroll
     for (int j = 0; j < AT_ONCE; j++) {
         add_step<ALL>(args, b, c, begin, first + j, count, s[j], sums);

@@ -37,12 +37,15 @@ __device__ __forceinline__ void put_step(const batch_args &args, const row_bases
         put<DADDEND_TYPE, DADDEND_BYTES, DADDEND_ACCESS>(args, b.daddend, args.daddend, step, g);
 }
 
-/* Those of a thread's steps from the `first`th on, AT_ONCE or those that there are. */
+/* Those of a thread's steps from the `first`th on, AT_ONCE or those that there are; then come those before them down to
+ * the `lowest`th. */
 template <bool ALL>
 __device__ __forceinline__ void put_steps(const batch_args &args, const row_bases &b, const row_constants *c, u32 begin,
-                                          u32 first, u32 count) {
+                                          u32 first, u32 count, u32 lowest) {
     step_chunks s[AT_ONCE];
     load_steps<ALL, false>(args, b, begin, first, count, s);
+    if (first > lowest)
+        ask_for_steps<false>(args, b, begin, first - AT_ONCE, first);
 #pragma unroll
     for (int j = 0; j < AT_ONCE; j++)
         if (ALL || first + j < count)
@@ -54,10 +57,10 @@ __device__ __forceinline__ void put_back(const batch_args &args, const row_bases
                                          u32 first, u32 count) {
     u32 k = first + (count - first) / AT_ONCE * AT_ONCE;
     if (k < count)
-        put_steps<false>(args, b, c, begin, k, count);
+        put_steps<false>(args, b, c, begin, k, count, first);
 #pragma unroll 1
     for (; k > first; k -= AT_ONCE)
-        put_steps<true>(args, b, c, begin, k - AT_ONCE, count);
+        put_steps<true>(args, b, c, begin, k - AT_ONCE, count, first);
 }
 
 /* COUNT numbers of what the moments' kernel left. */

@@ -1,13 +1,15 @@
 /*
- * A part of batch.cu: a slab by a cluster of blocks (or by one), of which each has a piece of the images. The sums of
- * places become those of channels in an order that the geometry gives; the first HOLD steps of each thread wait in
- * shared memory until then, and what is more is read again, the last first.
+ * A part of batch.cu: a slab, or some channels that are neighbours (LAST), by a cluster of blocks (or by one), of which
+ * each has a piece of the images or pixels. The sums of places become those of channels in an order that the geometry
+ * gives; the first HOLD steps of each thread wait in shared memory until then, and what is more is read again, the last
+ * first.
  */
+constexpr int SENT = SUMS == 2 ? 2 : 4; /* numbers of a row in a message */
 
 /* What blocks of a cluster tell each other: sums of the slab's rows, and of those that are summed again. */
 struct slab_mail {
     u64 barriers[2];
-    __align__(16) double entries[WIDE_RANGE ? 2 : 1][CLUSTER][ROOM][4];
+    __align__(16) double entries[WIDE_RANGE ? 2 : 1][CLUSTER][ROOM][SENT];
 };
 
 /* Sums of a thread's places by the channel that they are of: its first one, the next. */
@@ -71,7 +73,9 @@ __device__ __forceinline__ void share_places(const unit_place &p, const thread_s
 /* Sends the sums of row r, which a thread has, to block `to`. */
 __device__ __forceinline__ void send_row(slab_mail &mail, int round, int r, int to, const double *v) {
     const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
-    if (CLUSTER > 1)
+    if (CLUSTER > 1 && SENT == 2)
+        send_two_to_block(shared_address(mail.entries[round][rank][r]), shared_address(mail.barriers + round), to, v);
+    else if (CLUSTER > 1)
         send_to_block(shared_address(mail.entries[round][rank][r]), shared_address(mail.barriers + round), to, v);
     else
 #pragma unroll
@@ -105,6 +109,25 @@ __device__ __forceinline__ void send_rows(slab_mail &mail, const slab_room &room
         if (lane < CLUSTER)
             send_row(mail, 0, r, lane, v);
     }
+}
+
+/* The same of channels that are neighbours, whose sums `room` has by warp: neighbouring lanes have a row. */
+__device__ __forceinline__ void send_channels(slab_mail &mail, const block_room &room) {
+    constexpr int SHARE = least(THREADS / ROOM, WARP);
+    const int r = threadIdx.x / SHARE, rank = threadIdx.x % SHARE;
+    double v[4] = {0, 0, 0, 0};
+    if (CLUSTER > 1)
+        cluster_wait();
+    if (r >= ROOM) /* whole warps */
+        return;
+#pragma unroll
+    for (int j = 0; j < SUMS; j++) {
+        for (int w = rank; w < WARPS; w += SHARE)
+            v[j] += (double)room[w][j][r];
+        v[j] = sum_over_lanes<SHARE>(v[j], threadIdx.x % WARP);
+    }
+    for (int to = rank; to < CLUSTER; to += SHARE)
+        send_row(mail, 0, r, to, v);
 }
 
 /* The sums of row r over the cluster's blocks, in their order. */
@@ -161,15 +184,86 @@ __device__ __forceinline__ void share_rows(const batch_args &args, const unit_pl
     __syncthreads();
 }
 
+/* What is known of the row that a thread has of the slab's, the first of which is `first`. */
+__device__ __forceinline__ known_row known_of_slab(const batch_args &args, i64 first) {
+    known_row known;
+    if (threadIdx.x < ROOM && first + threadIdx.x < rows_of(args))
+        known = known_of(args, first + threadIdx.x);
+    return known;
+}
+
+/* The sums of a block's steps, of which those before HOLD stay, told to all blocks, and the pivots of its rows. Returns
+ * what is known of these. */
+__device__ __forceinline__ known_row sum_slab(const batch_args &args, const unit_place &p, i64 first,
+                                              const row_bases &b, u32 begin, u32 count, real *pivots,
+                                              slab_mail &mail) {
+    __shared__ slab_room room;
+    if (FORWARD && LAYER) {
+        prefetch_steps(args, b, begin, 0, least_of(AT_ONCE, count)); /* on their way while pivots are */
+        share_pivots(args, first, pivots);
+    }
+    const known_row known = known_of_slab(args, first);
+    row_constants c[COLUMNS];
+    thread_sums s;
+    s.clear();
+    if (p.active) {
+        slab_constants(args, p, pivots, c);
+        add_all(args, b, c, begin, count, s);
+    }
+    share_places(p, s, room);
+    send_rows(mail, room);
+    return known;
+}
+
+__device__ __forceinline__ known_row sum_channels(const batch_args &args, const unit_place &p, i64 first,
+                                                  const row_bases &b, u32 begin, u32 count, real *pivots,
+                                                  slab_mail &mail) {
+    __shared__ block_room room;
+    thread_sums s;
+    s.clear();
+    if (p.active) {
+        row_constants c[COLUMNS];
+        real pivot[COLUMNS];
+        const pivots_of_steps of_all(args, b.x, 0, args.steps);
+        ask_for_held(args, b, begin, count);
+        of_all.find(pivot);
+        sum_constants(args, p.row, pivot, c);
+        if (p.plane == 0)
+#pragma unroll
+            for (int i = 0; i < COLUMNS; i++)
+                pivots[p.lane * COLUMNS + i] = pivot[i];
+        add_all(args, b, c, begin, count, s);
+    }
+    add_up_block(s, room);
+    send_channels(mail, room);
+    return known_of_slab(args, first); /* on its way while mail is */
+}
+
+/* What a thread's places are written by. */
+__device__ __forceinline__ void constants_of_places(const constants_room &constants, const unit_place &p,
+                                                    row_constants *c) {
+    if constexpr (LAST) {
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++)
+            c[i] = constants_from(constants, p.lane * COLUMNS + i);
+    } else {
+        const place_rows r = rows_of_place(p.lane * WIDTH);
+        const row_constants one = constants_from(constants, r.first), next = constants_from(constants, r.second);
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++)
+            c[i] = i < r.split ? one : next;
+    }
+}
+
 __device__ __forceinline__ void take_slab(const batch_args &args) {
     __shared__ slab_mail mail;
-    __shared__ slab_room room;
     __shared__ constants_room constants;
     __shared__ real pivots[ROOM];
     if (CLUSTER > 1) {
         if (threadIdx.x < 1 + WIDE_RANGE) {
             byte_barrier_init(shared_address(mail.barriers + threadIdx.x));
-            byte_barrier_expect(shared_address(mail.barriers + threadIdx.x), CLUSTER * ROOM * 4 * (int)sizeof(double));
+            byte_barrier_expect(shared_address(mail.barriers + threadIdx.x),
+                                CLUSTER * ROOM * SENT * (int)sizeof(double));
         }
         __syncthreads();
         cluster_arrive();
@@ -181,31 +275,17 @@ __device__ __forceinline__ void take_slab(const batch_args &args) {
     const unit_place p = place_of(args, slab, rank);
     const u32 count = p.active ? steps_of(p.begin, p.end, p.plane) : 0, begin = p.begin + p.plane;
     const row_bases b = bases_of(args, p.active ? p.row : 0);
-    if (FORWARD && LAYER) {
-        prefetch_steps(args, b, begin, 0, least_of(AT_ONCE, count)); /* on their way while pivots are */
-        share_pivots(args, first, pivots);
-    }
     known_row known;
-    if (threadIdx.x < ROOM && first + threadIdx.x < rows_of(args))
-        known = known_of(args, first + threadIdx.x);
-    row_constants c[COLUMNS];
-    thread_sums s;
-    s.clear();
-    if (p.active) {
-        slab_constants(args, p, pivots, c);
-        add_all(args, b, c, begin, count, s);
-    }
-    share_places(p, s, room);
-    send_rows(mail, room);
+    if constexpr (LAST)
+        known = sum_channels(args, p, first, b, begin, count, pivots, mail);
+    else
+        known = sum_slab(args, p, first, b, begin, count, pivots, mail);
     const double pivot = FORWARD && LAYER && threadIdx.x < ROOM ? (double)pivots[threadIdx.x] : 0;
     share_rows(args, p, first, known, pivot, mail, constants);
     if (!p.active || !HAS_OUTPUT)
         return;
-    const place_rows r = rows_of_place(p.lane * WIDTH);
-    const row_constants one = constants_from(constants, r.first), next = constants_from(constants, r.second);
-#pragma unroll
-    for (int i = 0; i < COLUMNS; i++)
-        c[i] = i < r.split ? one : next;
+    row_constants c[COLUMNS];
+    constants_of_places(constants, p, c);
     put_back(args, b, c, begin, least_of(HOLD, count), count);
     put_held(args, b, c, begin, count);
 }

@@ -120,6 +120,26 @@ __device__ __forceinline__ void load_steps(const batch_args &args, const row_bas
     }
 }
 
+/* ASK_AHEAD: the L2 is asked for what load_steps will load of AT_ONCE steps from the `first`th on, those before `end`. */
+template <bool SUMMED>
+__device__ __forceinline__ void ask_for_steps(const batch_args &args, const row_bases &b, u32 begin, u32 first,
+                                              u32 end) {
+    if constexpr (ASK_AHEAD)
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            const u32 step = begin + (first + j) * PLANES;
+            if (first + j >= end)
+                continue;
+            prefetch_line(b.x + step_at<X_TYPE>(args, args.x, step));
+            if constexpr (LEAVES_GRADIENT && !SUMMED)
+                prefetch_line(b.daddend + step_at<DY_TYPE>(args, args.daddend, step));
+            else if constexpr (BACKWARD)
+                prefetch_line(b.dy + step_at<DY_TYPE>(args, args.dy, step));
+            if constexpr (HAS_BESIDE && (BACKWARD ? SUMMED || !LEAVES_GRADIENT : !SUMMED))
+                prefetch_line(b.beside + step_at<BESIDE_TYPE>(args, args.beside, step));
+        }
+}
+
 /* Adds step `k` of a thread, where it has so many, and leaves its gradient. */
 template <bool ALL>
 __device__ __forceinline__ void add_step(const batch_args &args, const row_bases &b, const row_constants *c, u32 begin,

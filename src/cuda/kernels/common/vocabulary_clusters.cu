@@ -67,6 +67,12 @@ __device__ __forceinline__ void send_two_to_block(u32 address, u32 barrier, u32 
                  "f"(v[0]), "f"(v[1]), "r"(in_block(barrier, rank))
                  : "memory");
 }
+__device__ __forceinline__ void send_two_to_block(u32 address, u32 barrier, u32 rank, const double *v) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f64 [%0], {%1, %2}, "
+                 "[%3];" ::"r"(in_block(address, rank)),
+                 "d"(v[0]), "d"(v[1]), "r"(in_block(barrier, rank))
+                 : "memory");
+}
 /* Copies BYTES, a multiple of 16 at addresses of 16, to shared memory and tells a byte barrier there; one
  * thread calls. */
 __device__ __forceinline__ void copy_piece_in(u32 to, const void *from, int bytes, u32 barrier) {
@@ -109,6 +115,7 @@ __device__ __forceinline__ void byte_barrier_wait(u32, u32) {}
 __device__ __forceinline__ void send_to_block(u32, u32, u32, const float *) {}
 __device__ __forceinline__ void send_to_block(u32, u32, u32, const double *) {}
 __device__ __forceinline__ void send_two_to_block(u32, u32, u32, const float *) {}
+__device__ __forceinline__ void send_two_to_block(u32, u32, u32, const double *) {}
 __device__ __forceinline__ void copy_piece_in(u32, const void *, int, u32) {}
 __device__ __forceinline__ void copy_piece_out(void *, u32, int) {}
 __device__ __forceinline__ void wait_for_copies_out() {}
