@@ -141,6 +141,7 @@ static struct variant {
     {CUDA_BATCH, "LAST", 0, 0, 0},
     {CUDA_BATCH, "LAST", 1, 1, 0},
     {CUDA_BATCH, "CLUSTER", 2, 2, 0},
+    {CUDA_BATCH, "CLUSTER", 16, 16, 0},
     {CUDA_BATCH, "PIXELS", 9, 49, 0},
     {CUDA_BATCH, "PIXELS", 196, 225, 0},
     {CUDA_BATCH, "REAL_DOUBLE", 1, 1, 0},
