@@ -34,8 +34,11 @@ def is_bare(x: Any, eps: Any, weight_offset: Any, cast: Any, activation: Any, dt
     return plain and type(eps) is float and is_zero(weight_offset)
 
 
-def are_better(x: Tensor) -> bool:
-    """Whether x is so small."""
+def are_better(x: Tensor, recorded: bool = True) -> bool:
+    """Whether x is so small. In a model's block that no derivative is recorded of, whether one call
+    would ask more questions than a pass over x takes on the CPU."""
+    if not recorded:
+        return x.is_cpu and 8 * x.numel() <= _SMALL[False]
     cuda = x.is_cuda
     return x.numel() <= _SMALL[cuda] and not (cuda and torch.cuda.is_current_stream_capturing())
 

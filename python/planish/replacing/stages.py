@@ -202,13 +202,11 @@ def sum_norm_apart(norm: Any, a: Any, b: Any, chain: tuple[Any, ...] = ()) -> tu
 
 
 def _is_better_apart(a: Any, b: Any) -> bool:
-    """Of small tensors whose derivative is recorded, where torch's operators cost the host less."""
-    return (
-        torch.is_grad_enabled()
-        and is_plain(a, b)
-        and (a.requires_grad or b.requires_grad)
-        and steps.are_better(a)
-    )
+    """Of small tensors, where torch's operators cost the host less."""
+    if a is None or not is_plain(a, b):
+        return False
+    recorded = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
+    return steps.are_better(a, recorded)
 
 
 def _add_norm(
