@@ -43,7 +43,7 @@ MAY_KEEP = {
     (r"src_cpu_caches\.c", r".*"): "bytes of caches, set once",
     (r"src_cpu_dispatch\.c", r".*"): "the table of kernels, set once",
     (r"src_cpu_identify\.c", r".*"): "what the CPU is, set once",
-    (r"src_python_seen\.c", r".*"): "the interpreter's functions and objects, set once",
+    (r"src_python_.*\.c", r".*"): "what Python handed over, set once",
     (r"src_cpu_openmp\.c", r".*"): "the entry points of an OpenMP runtime, set once",
     (r"src_kept_plans\.c", r"table"): "plans that are kept for bindings",
     (r"src_pages\.c", r"known(\.\d+)?"): "whether bindings want huge pages, read once",

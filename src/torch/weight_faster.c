@@ -24,10 +24,10 @@ enum { MB = 1 << 20, LARGE = 32 * MB };
 
 static const rule rules[] = {
     {ANY, FIRST, BOTH, 0, 0, 0, 511, 0, 0},
-    /* Short slices, of which torch takes one by one with less to prepare. */
+    /* Short slices, of which each costs torch less to begin with. */
     {WIDE, FIRST, FORWARD, 0, 255, 0, 0, 0, 0},
     {HALVES, FIRST, BOTH, 32, 127, 0, 0, 0, 0},
-    {WIDE, FIRST, FORWARD, 1024, 4096, 0, 0, 6 * MB, LARGE - 1},
+    {WIDE, FIRST, FORWARD, 1024, 4096, 0, 0, 2 * MB, LARGE - 1},
     {WIDE, FIRST, BACKWARD, 0, 2048, 0, 0, 0, LARGE - 1},
     {HALVES, FIRST, BACKWARD, 0, 1024, 0, 0, 4 * MB, 0},
     /* Many slices side by side. */
