@@ -13,13 +13,12 @@ static inline int64_t view_elements(const DLTensor *view) {
     return elements;
 }
 
+/* Without elements it is, as torch has it. */
 static inline bool view_is_contiguous(const DLTensor *view) {
     int64_t stride = 1;
     for (int32_t i = view->ndim - 1; i >= 0; i--) {
-        if (view->shape[i] == 0)
-            return true;
         if (view->shape[i] != 1 && view->strides[i] != stride)
-            return false;
+            return view_elements(view) == 0;
         stride *= view->shape[i];
     }
     return true;

@@ -61,6 +61,8 @@ bool weight_torch_is_faster(const weights *w, bool backward) {
     const width dtypes = view_is_half(&w->v) ? HALVES : WIDE;
     const place axis = w->axis ? LAST : FIRST;
     const int64_t elements = view_elements(&w->v), slices = w->v.shape[w->axis];
+    if (elements == 0) /* torch's is none */
+        return false;
     const int64_t run = axis == LAST ? slices : elements / slices;
     const int64_t bytes = elements * (w->v.dtype.bits / 8);
     if (axis == LAST && torch_threads() >= team_that_is_faster(w, dtypes, passes))

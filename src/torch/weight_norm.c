@@ -37,7 +37,8 @@ static reason examine(weights *w, tensor_handle v, tensor_handle g, int64_t axis
         return OTHER_DTYPE;
     if (w->v.ndim < 2 || (axis != 0 && axis != w->v.ndim - 1))
         return WRONG_SHAPE;
-    if (view_elements(&w->v) == 0)
+    /* Without slices torch's kernel would divide by their number, and end the process. */
+    if (view_elements(&w->v) == 0 && w->v.shape[axis] != 0)
         return NO_ELEMENTS;
     if (!view_is_contiguous(&w->v))
         return NOT_DENSE;
@@ -60,6 +61,8 @@ static DLTensor along_axis(weights *w, const DLTensor *numbers) {
 }
 
 static planish_status run(const weights *w, planish_pass pass, const planish_tensors *tensors) {
+    if (view_elements(&w->v) == 0)
+        return PLANISH_OK;
     const uint64_t all = PLANISH_AXIS(w->v.ndim) - 1;
     const planish_norm op = {
         .struct_size = sizeof op,

@@ -191,6 +191,21 @@ HANDED_ON: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("shape", "axis"), [((0, 3), 0), ((3, 0), 1), ((0, 0, 2), 0)])
+def test_a_weight_without_slices_ends_the_process(
+    shape: tuple[int, ...], axis: int, dtype: torch.dtype
+) -> None:
+    """torch's own kernels divide by their number."""
+    with on_planish(WEIGHT, BACKWARD):
+        v, g, dw = given(shape, axis, dtype)
+        w, norms, dv, dg = everything(v, g, dw, axis)
+        everything(v, g, dw.new_zeros(()).expand(shape), axis)
+    assert w.shape == dv.shape == v.shape and norms.shape == dg.shape == g.shape
+    assert w.dtype == dv.dtype == dtype
+    assert norms.dtype == (torch.float32 if dtype.itemsize == 2 else dtype)
+
+
 @pytest.mark.parametrize("case", HANDED_ON)
 def test_a_call_that_is_torchs_is_torchs(case: str) -> None:
     arguments, why = HANDED_ON[case]
