@@ -102,6 +102,7 @@ def test_fx_looks_inside(name: str) -> None:
 class Functions(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = planish.layer_norm(x, 1) + planish.rms_norm(x, (2, 3))
+        y = planish.layer_norm(y, -1, cast="xhat") + planish.rms_norm(y, -1, cast="xhat")
         return planish.group_norm(y, 2, activation="silu") + planish.weight_standardize(y)
 
 

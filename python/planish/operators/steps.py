@@ -29,7 +29,7 @@ def is_zero(number: Any) -> bool:
 def is_bare(x: Any, eps: Any, weight_offset: Any, cast: Any, activation: Any, dtype: Any) -> bool:
     """Whether nothing is asked for but the norm, with an eps that torch takes as it is. xhat of f32
     or f64 is rounded by nothing where the parameters have its dtype."""
-    once = cast == "once" or (cast == "xhat" and getattr(x, "dtype", None) in _WIDE)
+    once = cast == "once" or (cast == "xhat" and isinstance(x, Tensor) and x.dtype in _WIDE)
     plain = once and activation is None and dtype is None
     return plain and type(eps) is float and is_zero(weight_offset)
 
