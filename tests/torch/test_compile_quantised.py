@@ -174,18 +174,22 @@ APART: dict[str, Callable[..., Any]] = {
 }
 
 
+def check(joined: Any, tensors: tuple[Tensor, ...], taken: int) -> None:
+    """That a compiled model has the eager one's results, and so many quantised calls."""
+
+    def model(*tensors: Tensor) -> Any:
+        return joined(layer, *tensors)
+
+    run, graphs = compiled(model, choice.FASTER)
+    alike(run(*tensors), model(*tensors))
+    assert graphs.counted()[NAME] == taken
+
+
 @pytest.mark.parametrize("name", APART)
 @torch.no_grad()
 def test_what_planish_does_otherwise_is_joined(name: str, rows: Any) -> None:  # noqa: F811
     rows(forward=9.0)
-    tensors = given(torch.float32)
-
-    def model(*tensors: Tensor) -> Any:
-        return APART[name](layer, *tensors)
-
-    run, graphs = compiled(model, choice.FASTER)
-    alike(run(*tensors), model(*tensors))
-    assert graphs.counted()[NAME] == 0
+    check(APART[name], given(torch.float32), 0)
 
 
 @pytest.mark.parametrize(("speedup", "taken"), [(1.02, 0), (1.04, 1)])
@@ -206,14 +210,7 @@ def test_the_table_is_not_asked(speedup: float, taken: int, rows: Any) -> None: 
 def test_a_cpu_has_sums_quantised(name: str, taken: int, rows: Any, monkeypatch: Any) -> None:  # noqa: F811
     monkeypatch.undo()
     rows(forward=1.5)
-    tensors = given(torch.float32)
-
-    def model(*tensors: Tensor) -> Any:
-        return JOINED[name](layer, *tensors)
-
-    run, graphs = compiled(model, choice.FASTER)
-    alike(run(*tensors), model(*tensors))
-    assert graphs.counted()[NAME] == taken
+    check(JOINED[name], given(torch.float32), taken)
 
 
 def test_a_gradient_is_asked_of_a_quantised_norm(rows: Any) -> None:  # noqa: F811

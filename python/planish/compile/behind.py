@@ -94,7 +94,7 @@ def _less_one(factor: Any) -> tuple[fx.Node, tuple[fx.Node, ...]] | None:
 def _modulated(found: Found) -> Found:
     """Of a norm over the last axis."""
     x = nodes.value(found.tensors.x)
-    if found.call.split or call.axes_of(found.call.axes, 0) != [x.dim() - 1]:
+    if not found.call.is_over_last(x.dim()):
         return found
     times = nodes.only_user(found.node)
     if times is None or nodes.name(times) != "mul" or not _is_like(times, x):
@@ -150,7 +150,7 @@ def _gate_of(node: Any, x: Tensor) -> fx.Node | None:
 def _gated(found: Found) -> Found:
     """Of a norm over the last axis; the product may be wider than the result."""
     x, behind = nodes.value(found.tensors.x), found.node
-    if found.call.split or call.axes_of(found.call.axes, 0) != [x.dim() - 1]:
+    if not found.call.is_over_last(x.dim()):
         return found
     cast = nodes.only_user(behind)
     if cast is not None and nodes.is_cast(cast):

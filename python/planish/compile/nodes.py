@@ -1,5 +1,5 @@
-"""What is asked of a node of a graph that is not differentiated yet: what it does however it is
-written, what goes in, and who reads it."""
+"""What is asked of a node of a graph, most of all of one that is not differentiated yet: what it
+does however it is written, what goes in, and who reads it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
-__all__ = ["argument", "is_cast", "name", "only_user", "other", "source", "value"]
+__all__ = ["argument", "is_cast", "name", "only_user", "other", "sizes_of", "source", "value"]
 
 #: Methods that are a cast by their name.
 _CASTS = ("float", "half", "bfloat16", "double")
@@ -43,6 +43,11 @@ def argument(node: fx.Node, place: int, key: str, default: Any = None) -> Any:
 def only_user(node: fx.Node) -> fx.Node | None:
     """Who reads a node, where there is one who does."""
     return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def sizes_of(shape: Any) -> list[Any]:
+    """Sizes, those among them that are nodes of symbols as what stands for these."""
+    return [value(size) if isinstance(size, fx.Node) else size for size in shape]
 
 
 def is_cast(node: Any) -> bool:

@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 import torch
-from planish.compile import forms, formulas
+from planish.compile import forms, formulas, nodes
 from planish.compile.joins import Join
 from planish.compile.reading import TORCHS, Norm, value
 from planish.operators import call, fakes
@@ -183,7 +183,7 @@ def _sized(argument: Any) -> Any:
     """With sizes that are not known as such, in place of their nodes."""
     if not isinstance(argument, list | tuple):
         return argument
-    return [value(size) if isinstance(size, fx.Node) else size for size in argument]
+    return nodes.sizes_of(argument)
 
 
 def _flat(function: Callable[..., Any], arguments: Sequence[Any]) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from planish.compile.joins import Join, Quantised, depends
+from planish.compile.nodes import only_user
 from planish.compile.putting import Writer
 from planish.compile.reading import Norm, hint, value
 from planish.functions.quantizing import LARGEST
@@ -24,10 +25,6 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 _Y, _SUM = 0, 1
 _CAST = prims.convert_element_type.default
-
-
-def _only_user(node: fx.Node) -> fx.Node | None:
-    return next(iter(node.users)) if len(node.users) == 1 else None
 
 
 def _pays(norm: Norm) -> bool:
@@ -52,10 +49,10 @@ def _bounds(node: fx.Node, largest: float) -> set[int]:
 def _rounded(quotient: fx.Node) -> list[fx.Node]:
     """What follows y / scale up to the cast; nothing where that is another rounding."""
     path: list[fx.Node] = []
-    node = _only_user(quotient)
+    node = only_user(quotient)
     while node is not None and node.target is not _CAST and len(path) < 3:
         path.append(node)
-        node = _only_user(node)
+        node = only_user(node)
     if node is None or node.target is not _CAST or node.args[1] not in LARGEST:
         return []
     dtype: Any = node.args[1]
@@ -73,7 +70,7 @@ def _rounded(quotient: fx.Node) -> list[fx.Node]:
 
 def _row_scales(absolute: fx.Node, largest: float) -> tuple[list[fx.Node], float] | None:
     """From |y| to the scale of each row, and the least scale."""
-    path, node, least, divided = [absolute], _only_user(absolute), 0.0, False
+    path, node, least, divided = [absolute], only_user(absolute), 0.0, False
     while node is not None:
         path.append(node)
         if node.target is aten.amax.default:
@@ -89,7 +86,7 @@ def _row_scales(absolute: fx.Node, largest: float) -> tuple[list[fx.Node], float
         if divided and least > 0:
             first = next(one for one in path[1:] if one.target is not _CAST)
             return (path, least) if first.target is aten.amax.default else None
-        node = _only_user(node)
+        node = only_user(node)
     return None
 
 
@@ -143,7 +140,7 @@ def _has_kernel(norm: Norm) -> bool:
     plain = given._replace(residual=None, weight=None, bias=None)[1:]
     if any(tensor is not None for tensor in plain) or call.activation_in(options):
         return False
-    if norm.call.split or call.axes_of(norm.call.axes, 0) != [x.dim() - 1]:
+    if not norm.call.is_over_last(x.dim()):
         return False
     wide = [value(node) for node in (given.x, given.residual) if node is not None]
     if x.dtype == torch.float64 or not all(tensor.is_contiguous() for tensor in wide):
@@ -193,11 +190,10 @@ def put(join: Join, quantised: Quantised) -> None:
         dtype=dtype,
         sum_dtype=call.sum_dtype_in(made.options),
     )
-    tensors = given.x, given.residual, given.weight, given.bias, quantised.given
-    writer = Writer(norm.node)
-    if quantised.given is not None and value(quantised.given).dim():
-        scale = writer.add(aten.view.default, quantised.given, [])
-        tensors = *tensors[:4], scale
+    writer, scale = Writer(norm.node), quantised.given
+    if scale is not None and value(scale).dim():
+        scale = writer.add(aten.view.default, scale, [])
+    tensors = given.x, given.residual, given.weight, given.bias, scale
     numbers = made.axes, options, made.eps, 0, quantised.least, 0.0
     whole = writer.add(torch.ops.planish.quantized_norm.default, *tensors, *numbers)
     places = {0: quantised.q, 1: quantised.scales, 2: join.places.get(_SUM)}

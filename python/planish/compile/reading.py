@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+from planish.compile import nodes
 from planish.operators import call
 from planish.operators.arguments import DTYPES, rms_eps
 from planish.operators.call import Call, Tensors
@@ -144,8 +145,7 @@ def _is_over_last(x: Any, shape: Any, *parameters: Any) -> bool:
     if not 0 < count <= ndim:
         return False
     given = [list(value(parameter).shape) for parameter in parameters if parameter is not None]
-    wanted = [value(size) if isinstance(size, fx.Node) else size for size in shape]
-    return all(sizes == wanted for sizes in given)
+    return all(sizes == nodes.sizes_of(shape) for sizes in given)
 
 
 def _layer_norm(node: fx.Node) -> Norm | None:

@@ -137,8 +137,9 @@ def _torchs_rms(node: fx.Node) -> Found | None:
     if not isinstance(value, Tensor) or not isinstance(shape, list | tuple | torch.Size):
         return None
     count, given = len(shape), nodes.value(weight)
-    sizes = [nodes.value(size) if isinstance(size, fx.Node) else size for size in shape]
-    fits = 0 < count <= value.dim() and (weight is None or list(given.shape) == sizes)
+    fits = 0 < count <= value.dim() and (
+        weight is None or list(given.shape) == nodes.sizes_of(shape)
+    )
     if not fits or nodes.value(node).dtype != value.dtype or isinstance(eps, fx.Node):
         return None
     axes = list(range(value.dim() - count, value.dim()))

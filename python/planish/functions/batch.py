@@ -63,7 +63,8 @@ def batch_norm(
     >>> torch.allclose(y, torch.relu(plain + residual), atol=1e-5)
     True
     """
-    tensors = running_mean, running_var, weight, bias, addend
+    running, parameters = (running_mean, running_var), (weight, bias)
+    tensors = *running, *parameters, addend
     if isinstance(input, fx.Proxy) or isinstance(addend, fx.Proxy):
         rest = {"training": training, "momentum": momentum, "eps": eps, "activation": activation}
         return _node(batch_norm, input, **dict(zip(_TENSORS, tensors, strict=True)), **rest)
@@ -83,10 +84,9 @@ def batch_norm(
         )
     numbers = bool(training), momentum, eps, activation
     if way is Way.OPERATOR and is_distributed(input) and not torch.compiler.is_compiling():
-        running, parameters = (running_mean, running_var), (weight, bias)
         placed_y = placed.batch_norm(batch_norm, input, running, parameters, *numbers, addend)
         if placed_y is not None:
             return placed_y
-    if way is not Way.TORCH and not batch.runs(input, *tensors[:4], training, eps):
+    if way is not Way.TORCH and not batch.runs(input, *running, *parameters, training, eps):
         way = Way.TORCH
-    return batch.batch_norm(way, input, *tensors[:4], *numbers, addend)
+    return batch.batch_norm(way, input, running_mean, running_var, weight, bias, *numbers, addend)

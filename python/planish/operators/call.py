@@ -207,6 +207,10 @@ class Call(NamedTuple):
     eps: float = 0.0
     dropout_p: float = 0.0
 
+    def is_over_last(self, ndim: int) -> bool:
+        """Whether the norm is over the last axis of x, seen as it is."""
+        return not self.split and axes_of(self.axes, 0) == [ndim - 1]
+
     @property
     def last_of_backward(self) -> float:
         """What norm_backward takes behind ``split``."""
