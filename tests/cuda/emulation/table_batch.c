@@ -57,6 +57,13 @@ void table_batch(void) {
         }
         emulate_case(c);
     }
+    /* A long channel of numbers of few digits, whose sums' roundings are not to go one way. */
+    norm_case few =
+        batch_of(PLANISH_FORWARD, PLANISH_LAYER, (int64_t[]){33, 12, 3025}, false, BF16);
+    few.weight = few.grad = F32;
+    set_device(90, 2);
+    limits.max_cluster = 1;
+    emulate_case(few);
 }
 
 /* An activation behind, outputs that lack, other layouts and dtypes, numbers that sums suffer from.

@@ -122,6 +122,7 @@ __device__ __forceinline__ void add_all(const batch_args &args, const row_bases 
         held = add_until<true>(args, b, c, begin, 0, HOLD, count, sums);
     }
     add_until<false>(args, b, c, begin, held, count, count, sums);
+    sums.end(c, count);
 }
 
 __device__ __forceinline__ void put_held(const batch_args &args, const row_bases &b, const row_constants *c, u32 begin,

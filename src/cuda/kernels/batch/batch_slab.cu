@@ -15,7 +15,7 @@ struct slab_mail {
 /* Sums of a thread's places by the channel that they are of: its first one, the next. */
 typedef real slab_room[SUMS][2][WORKERS];
 
-/* The pivots of the slab's rows by all images, as pivots_of_steps has them: of three means of four elements the middle. */
+/* The pivots of the slab's rows by all images, as pivots_of_steps has them: by three means of four elements. */
 __device__ __forceinline__ void share_pivots(const batch_args &args, i64 first, real *pivots) {
     constexpr int EACH = 4, SAMPLES = 3 * EACH;
     __shared__ real samples[ROOM][SAMPLES];
@@ -34,7 +34,7 @@ __device__ __forceinline__ void share_pivots(const batch_args &args, i64 first, 
 #pragma unroll
         for (int k = 0; k < 3; k++)
             mean[k] = tree_sum<EACH>(samples[threadIdx.x] + k * EACH);
-        pivots[threadIdx.x] = middle_of_three(mean[0], mean[1], mean[2]);
+        pivots[threadIdx.x] = pivot_by(mean);
     }
     __syncthreads();
 }

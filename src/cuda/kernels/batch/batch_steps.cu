@@ -6,8 +6,19 @@ __device__ __forceinline__ double middle_of_three(double a, double b, double c) 
     return a < b ? (b < c ? b : a < c ? c : a) : (a < c ? a : b < c ? c : b);
 }
 
-/* The pivots of a thread's rows by steps [begin, end): of three means of four elements or more, far from each other,
- * the middle one, for any one may be far off. All threads of a row have the same. They are asked for first, and found
+/* The pivot by three means: the middle one, for any one may be far off. EXACT_SUMS: and a little of its way to the nearer
+ * of the others. A mean of few digits leaves differences of few digits; the squares of these are odd multiples of a power
+ * of two, 1 modulo 8, and all of a long sum's roundings would go one way. */
+__device__ __forceinline__ real pivot_by(const real *mean) {
+    const real middle = middle_of_three(mean[0], mean[1], mean[2]);
+    if (!EXACT_SUMS)
+        return middle;
+    const real way = middle_of_three(fabs(mean[0] - middle), fabs(mean[1] - middle), fabs(mean[2] - middle));
+    return multiply_add(way, (real)0.0123, middle);
+}
+
+/* The pivots of a thread's rows by steps [begin, end): by three means of four elements or more, far from each other.
+ * All threads of a row have the same. They are asked for first, and found
  * when other loads are on their way. */
 struct pivots_of_steps {
     enum { EACH = LAST ? 4 : ceil_div(4, WIDTH), SPAN = LAST ? 1 : WIDTH };
@@ -36,7 +47,7 @@ struct pivots_of_steps {
                     v[j] = element<X_TYPE>(c[k][j / SPAN].word, LAST ? i : j % SPAN) * ((real)1 / (EACH * SPAN));
                 mean[k] = tree_sum<EACH * SPAN>(v);
             }
-            pivot[i] = middle_of_three(mean[0], mean[1], mean[2]);
+            pivot[i] = pivot_by(mean);
         }
     }
 };
@@ -73,13 +84,12 @@ struct thread_sums {
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
             const row_constants &of = c[BY_PLACE ? i : 0];
-            real d = element<X_TYPE>(s.x.word, i);
-            if (LAYER)
-                d -= of.mean;
+            const real x = element<X_TYPE>(s.x.word, i);
+            real d = LAYER ? x - of.mean : x;
             if constexpr (FORWARD) {
                 d = there ? d : 0;
                 if (LAYER)
-                    v[0][i] += d;
+                    v[0][i] += !EXACT_SUMS ? d : there ? x : 0;
                 v[1][i] = multiply_add(d, d, v[1][i]);
             } else {
                 real g = gradient_of(element<DY_TYPE>(s.dy.word, i), d, beside_of(s, i), of);
@@ -93,6 +103,13 @@ struct thread_sums {
         }
         if constexpr (LEAVES_GRADIENT)
             s.dy = pack<DY_TYPE, WIDTH>(left);
+    }
+    /* The sums of `count` steps, all that there are, about the pivots. */
+    __device__ __forceinline__ void end(const row_constants *c, u32 count) {
+        if constexpr (EXACT_SUMS)
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++)
+                v[0][i] = multiply_add(-(real)count, c[BY_PLACE ? i : 0].mean, v[0][i]);
     }
 };
 
@@ -246,6 +263,7 @@ __device__ __forceinline__ void sum_unit(const batch_args &args, const unit_plac
             add_steps<true>(args, b, c, p.begin + p.plane, k, count, s);
         if (k < count)
             add_steps<false>(args, b, c, p.begin + p.plane, k, count, s);
+        s.end(c, count);
     }
     leave_sums(args, p, c, s);
 }

@@ -17,6 +17,8 @@ constexpr bool BY_PLACE = LAST || SLAB;      /* a thread keeps to WIDTH places o
 constexpr int COLUMNS = BY_PLACE ? WIDTH : 1; /* of a thread: rows, or places of a slab */
 constexpr int STEP_ELEMENTS = LAST ? 1 : SLAB ? PIXELS : WIDTH; /* of a row */
 constexpr bool WIDE_RANGE = FORWARD && (X_TYPE == F32 || X_TYPE == BF16);
+/* Of few digits, x is added up as it is, which is exact, and its sum is that about the pivot in the end. */
+constexpr bool EXACT_SUMS = FORWARD && LAYER && (X_TYPE == F16 || X_TYPE == BF16);
 constexpr bool WEIGHTED = WEIGHT_TYPE != NONE;
 constexpr bool BIASED = (!BACKWARD || ACTIVE) && BIAS_TYPE != NONE; /* of a mask by y nobody asks for it */
 constexpr int OUT_TYPE = BACKWARD ? DX_TYPE : Y_TYPE, OUT_ACCESS = BACKWARD ? DX_ACCESS : Y_ACCESS;
