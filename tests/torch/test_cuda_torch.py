@@ -27,6 +27,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import planish
 import torch
+from planish.commands import doctor
 from planish.library import dispatcher, switch
 from torch import Tensor, nn
 
@@ -246,3 +247,8 @@ def test_the_groups_of_a_device_are_mixed_up() -> None:
             assert switch.is_enabled("rms_norm", "cpu")
         assert not dispatcher.autocast_passes
         assert not switch.is_enabled("rms_norm", "cuda")
+
+
+def test_the_doctor_finds_a_problem() -> None:
+    """With an operator that planish has on a CPU alone, on a machine with a GPU."""
+    assert doctor.report()["problems"] == []

@@ -150,7 +150,7 @@ def _calls(device: str, problems: list[str]) -> dict[str, str]:
     """Where one strided and one channels-last call of each operator run: "planish", or why not.
     That a GPU has no fast kernel for a layout is no problem."""
     import torch
-    from planish.library import counts, switch
+    from planish.library import counts, dispatcher, switch
 
     def place(counted: str, before: dict[str, Any]) -> str:
         now: dict[str, Any] = dict(counts.stats()[counted])
@@ -176,7 +176,8 @@ def _calls(device: str, problems: list[str]) -> dict[str, str]:
         "channels last": x.contiguous(memory_format=torch.channels_last),
     }
     found = {}
-    for op, counted in _CALLED.items():
+    taken = {op: counted for op, counted in _CALLED.items() if dispatcher.replaced(op, device)}
+    for op, counted in taken.items():
         for layout, tensor in layouts.items():
             name = f"F.{op}, {layout}"
             expected = call(op, tensor)

@@ -52,10 +52,13 @@ _REPLACED = {
         *("batch_norm_stats", "batch_norm_elemt", "batch_norm_elemt.out"),
         *("batch_norm_backward_reduce", "batch_norm_backward_elemt"),
     ],
-    "weight_norm": ["_weight_norm_interface", "_weight_norm_interface_backward"],
+    "weight_norm": [],
 }
-#: Those that torch has on CUDA alone.
-_REPLACED_ON_CUDA = {"batch_norm": ["cudnn_batch_norm", "cudnn_batch_norm_backward"]}
+#: Those that torch has, or planish takes, on one kind of device alone.
+_REPLACED_ON = {
+    "cpu": {"weight_norm": ["_weight_norm_interface", "_weight_norm_interface_backward"]},
+    "cuda": {"batch_norm": ["cudnn_batch_norm", "cudnn_batch_norm_backward"]},
+}
 
 #: What torch's functions call, which ends in an operator of a group.
 _COMPOSITES = ("layer_norm", "group_norm", "batch_norm", "instance_norm", "_weight_norm")
@@ -70,7 +73,7 @@ _kept_records: list[object] = []
 
 def replaced(op: str, device: str) -> list[str]:
     """The operators of a group that have a kernel of planish's on this kind of device."""
-    return _REPLACED[op] + (_REPLACED_ON_CUDA.get(op, []) if device == "cuda" else [])
+    return _REPLACED[op] + _REPLACED_ON[device].get(op, [])
 
 
 def _overloads(op: str, device: str) -> list[Any]:
