@@ -122,12 +122,15 @@ static reason forward_on_planish(layer *l, double eps, returned_tensors *made) {
     return SUPPORTED;
 }
 
-/* torch's CUDA kernel takes no mixed dtypes, so what planish's cannot read is copied for it. */
-static void make_dense(layer *l, new_tensor *owned) {
-    if (l->own || !l->mixed || l->whose != BACKEND_CUDA || view_is_contiguous(&l->x))
-        return;
-    *owned = new_dense_copy(l->input);
-    l->x = view_input(handle_of(owned));
+/* Copies what planish has no CUDA kernel for as it lies, as torch's kernel would, which is no
+ * faster then and takes no mixed dtypes. Returns whether there is something to try again. */
+static bool make_dense(reason why, const layer *l, tensor_handle input, DLTensor *view,
+                       new_tensor *owned) {
+    if (why != NO_GPU_KERNEL || l->own || l->whose != BACKEND_CUDA || view_is_contiguous(view))
+        return false;
+    *owned = new_dense_copy(input);
+    *view = view_input(handle_of(owned));
+    return true;
 }
 
 static returned_tensors forward(operation_counts *call, backend whose, bool own,
@@ -143,8 +146,9 @@ static returned_tensors forward(operation_counts *call, backend whose, bool own,
         !group_is_active(PLANISH_TORCH_CUDA_MIXED))
         why = MIXED_DTYPES;
     if (why == SUPPORTED) {
-        make_dense(&l, &dense_x);
         why = forward_on_planish(&l, eps, &made);
+        if (make_dense(why, &l, input, &l.x, &dense_x))
+            why = forward_on_planish(&l, eps, &made);
     }
     if (why == SUPPORTED)
         return made;
@@ -292,12 +296,10 @@ static returned_tensors backward(operation_counts *call, backend whose, bool own
         why = examine_gradient(&l, &dy, &mask);
     }
     if (why == SUPPORTED) {
-        make_dense(&l, &dense_x);
-        if (!own && l.mixed && whose == BACKEND_CUDA && !view_is_contiguous(&dy)) {
-            dense_dy = new_dense_copy(grad_out);
-            dy = view_input(handle_of(&dense_dy));
-        }
         why = backward_on_planish(&l, &dy, mean, rstd, &mask, &made);
+        if (make_dense(why, &l, input, &l.x, &dense_x) |
+            make_dense(why, &l, grad_out, &dy, &dense_dy))
+            why = backward_on_planish(&l, &dy, mean, rstd, &mask, &made);
     }
     if (own)
         own_call_tell_recorded(grad_out);
