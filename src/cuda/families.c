@@ -11,16 +11,16 @@
 #include "cuda/stages/modulated.h"
 #include "cuda/stages/stages_backward.h"
 #include "cuda/stages/stages_forward.h"
-#include "cuda/stages/stages_general_backward.h"
 #include "cuda/stages/sum_step.h"
 
 /* Made from kernels/ by embed.py. */
 extern const char cuda_text_forward[], cuda_text_backward[], cuda_text_backward_long[],
     cuda_text_finish[], cuda_text_channels[], cuda_text_groups[], cuda_text_strips[],
-    cuda_text_batch[], cuda_text_general[], cuda_text_stages_forward[], cuda_text_stages_general[],
-    cuda_text_stages_general_backward[], cuda_text_stages_backward[], cuda_text_stages_samples[],
-    cuda_text_modulated_forward[], cuda_text_modulated_backward[], cuda_text_stages_sum[],
-    cuda_text_forward_pair[], cuda_text_backward_pair[], cuda_text_finish_pair[], cuda_text_merge[];
+    cuda_text_batch[], cuda_text_general_forward[], cuda_text_general_backward[],
+    cuda_text_general_finish[], cuda_text_stages_forward[], cuda_text_stages_backward[],
+    cuda_text_stages_samples[], cuda_text_modulated_forward[], cuda_text_modulated_backward[],
+    cuda_text_stages_sum[], cuda_text_forward_pair[], cuda_text_backward_pair[],
+    cuda_text_finish_pair[], cuda_text_merge[];
 
 const cuda_family *const cuda_fast_families[] = {
     &rows_family, &channels_family, &row_levels_family, &groups_family, &batch_family, NULL};
@@ -46,20 +46,22 @@ static const cuda_kernel_row kernels[CUDA_KERNEL_COUNT] = {
     [CUDA_GROUPS] = {&groups_family, "planish_groups", "groups", cuda_text_groups, groups_list},
     [CUDA_STRIPS] = {&groups_family, "planish_strips", "strips", cuda_text_strips, strips_list},
     [CUDA_BATCH] = {&batch_family, "planish_batch", "batch", cuda_text_batch, batch_list},
-    [CUDA_GENERAL_ROWS] = {&general_family, "planish_general_rows", "general", cuda_text_general,
-                           general_list},
-    [CUDA_GENERAL_COLUMNS] = {&general_family, "planish_general_columns", "general",
-                              cuda_text_general, general_list},
-    [CUDA_GENERAL_FINISH] = {&general_family, "planish_general_finish", "general",
-                             cuda_text_general, general_list},
+    [CUDA_GENERAL_FORWARD] = {&general_family, "planish_general_forward", "general_forward",
+                              cuda_text_general_forward, general_list},
+    [CUDA_GENERAL_CLEAR] = {&general_family, "planish_general_clear", "general_forward",
+                            cuda_text_general_forward, general_list},
+    [CUDA_GENERAL_ROWS] = {&general_family, "planish_general_rows", "general_backward",
+                           cuda_text_general_backward, general_list},
+    [CUDA_GENERAL_COLUMNS] = {&general_family, "planish_general_columns", "general_backward",
+                              cuda_text_general_backward, general_list},
+    [CUDA_GENERAL_FINISH] = {&general_family, "planish_general_finish", "general_finish",
+                             cuda_text_general_finish, general_list},
+    [CUDA_GENERAL_ELEMENTS] = {&general_family, "planish_general_elements", "general_backward",
+                               cuda_text_general_backward, general_list},
     [CUDA_STAGES_FORWARD] = {&stages_forward_family, "planish_stages_forward", "stages_forward",
                              cuda_text_stages_forward, stages_forward_list},
     [CUDA_STAGES_CLEAR] = {&stages_forward_family, "planish_stages_clear", "stages_forward",
                            cuda_text_stages_forward, stages_forward_list},
-    [CUDA_STAGES_GENERAL] = {&stages_general_family, "planish_stages_general", "stages_general",
-                             cuda_text_stages_general, stages_general_list},
-    [CUDA_STAGES_GENERAL_CLEAR] = {&stages_general_family, "planish_stages_general_clear",
-                                   "stages_general", cuda_text_stages_general, stages_general_list},
     [CUDA_STAGES_SUM] = {&stages_sum_family, "planish_stages_sum", "stages_sum",
                          cuda_text_stages_sum, stages_sum_list},
     [CUDA_STAGES_BACKWARD] = {&stages_backward_family, "planish_stages_backward", "stages_backward",
@@ -71,15 +73,6 @@ static const cuda_kernel_row kernels[CUDA_KERNEL_COUNT] = {
     [CUDA_MODULATED_BACKWARD] = {&modulated_family, "planish_modulated_backward",
                                  "modulated_backward", cuda_text_modulated_backward,
                                  rows_backward_list},
-    [CUDA_STAGES_BACK_ROWS] = {&stages_general_backward_family, "planish_stages_back_rows",
-                               "stages_general_backward", cuda_text_stages_general_backward,
-                               stages_backward_list},
-    [CUDA_STAGES_BACK_COLUMNS] = {&stages_general_backward_family, "planish_stages_back_columns",
-                                  "stages_general_backward", cuda_text_stages_general_backward,
-                                  stages_backward_list},
-    [CUDA_STAGES_BACK_ELEMENTS] = {&stages_general_backward_family, "planish_stages_back_elements",
-                                   "stages_general_backward", cuda_text_stages_general_backward,
-                                   stages_backward_list},
     [CUDA_MERGE] = {&merge_family, "planish_merge", "merge", cuda_text_merge, merge_list},
 };
 

@@ -16,19 +16,16 @@
 #include "cuda/kernels/arguments/merge_args.h"
 #include "cuda/kernels/arguments/row_args.h"
 #include "cuda/kernels/arguments/stages_args.h"
-#include "cuda/kernels/arguments/stages_general_args.h"
 
 enum { CUDA_MOST_LAUNCHES = 5 };
 
 /* A kernel has 4 KiB of arguments. */
 #define FIT(args) _Static_assert(sizeof(args) <= 4096, #args " are more than a kernel may have")
 FIT(row_backward_pair_args);
-FIT(stages_general_args);
-FIT(stages_general_backward_args);
+FIT(general_args);
 #undef FIT
 /* Tensors' axes, and what a kernel makes of them beside. */
-_Static_assert(GENERAL_AXES == PLANISH_MAX_NDIM + 1 &&
-                   STAGES_GENERAL_AXES == PLANISH_MAX_NDIM + 1 && SUM_AXES == PLANISH_MAX_NDIM + 2,
+_Static_assert(GENERAL_AXES == PLANISH_MAX_NDIM + 1 && SUM_AXES == PLANISH_MAX_NDIM + 2,
                "the arguments have room for the axes of another rank");
 
 /* ---- Launches -------------------------------------------------------------------------------- */
@@ -50,8 +47,6 @@ typedef struct cuda_launch {
         batch_args batch;
         general_args general;
         stages_forward_args stages_forward;
-        stages_general_args stages_general;
-        stages_general_backward_args stages_general_backward;
         stages_backward_args stages_backward;
         samples_args samples;
         modulated_backward_args modulated_backward;

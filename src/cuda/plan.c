@@ -10,7 +10,6 @@
 #include "cuda/stages/modulated.h"
 #include "cuda/stages/stages_backward.h"
 #include "cuda/stages/stages_forward.h"
-#include "cuda/stages/stages_general_backward.h"
 #include "cuda/stages/sum_step.h"
 #include "stages.h"
 
@@ -164,12 +163,6 @@ static const cuda_family *const *families_of_norms(const problem *p) {
     return is_part ? part_families : cuda_fast_families;
 }
 
-static const cuda_family *general_family_of(const problem *p) {
-    return !problem_has_stages(p)       ? &general_family
-           : p->pass == PLANISH_FORWARD ? &stages_general_family
-                                        : &stages_general_backward_family;
-}
-
 void cuda_plan_make(cuda_plan *plan, steps *s, const problem *p, problem *norm,
                     const cuda_limits *limits) {
     const planning of = {s, p, norm, limits};
@@ -183,7 +176,7 @@ void cuda_plan_make(cuda_plan *plan, steps *s, const problem *p, problem *norm,
                                : first_of(plan, families_of_norms(p), p, limits) != NULL))
         return;
     steps_of_whole(s, p);
-    ask(plan, general_family_of(p), p, limits);
+    ask(plan, &general_family, p, limits);
 }
 
 void cuda_plan_rebind(cuda_plan *plan, const steps *s) {
@@ -218,9 +211,7 @@ void cuda_why_general(const problem *p, const cuda_limits *limits, text *to) {
 }
 
 int cuda_plan_is_general(const cuda_plan *plan) {
-    const cuda_family *family = cuda_family_of(plan);
-    return family == &general_family || family == &stages_general_family ||
-           family == &stages_general_backward_family;
+    return cuda_family_of(plan) == &general_family;
 }
 
 int cuda_plan_describe(const cuda_plan *plan, char *text, size_t bytes) {

@@ -140,13 +140,6 @@ const cuda_constant batch_list[] = {
     {NULL, 0, 0},
 };
 
-const cuda_constant general_list[] = {
-    AT("LANES", general.lanes),
-    AT("WARPS", general.warps),
-    AT("SLICES", general.slices),
-    {NULL, 0, 0},
-};
-
 const cuda_constant stages_backward_rows_list[] = {
     AT("COLS", rows.cols),
     AT("WIDTH", rows.width),
@@ -171,13 +164,6 @@ const cuda_constant stages_samples_list[] = {
     AT("ROWS", finish.rows),
     AT("SLICES", finish.slices),
     {NULL, 0, 0},
-};
-
-const cuda_constant stages_backward_list[] = {
-    AT("LANES", stages_back.lanes),   AT("WARPS", stages_back.warps),
-    AT("SLICES", stages_back.slices), AT("TARGET", stages_back.target),
-    AT("GATED", stages_back.gate),    AT("DROPS", stages_back.drops),
-    AT("SINGLE", stages_back.single), {NULL, 0, 0},
 };
 
 #define STAGES_LIST                                                                                \
@@ -211,10 +197,12 @@ const cuda_constant stages_forward_list[] = {
     {NULL, 0, 0},
 };
 
-const cuda_constant stages_general_list[] = {
+const cuda_constant general_list[] = {
     AT("LANES", general.lanes),
     AT("WARPS", general.warps),
     AT("SLICES", general.slices),
+    AT("TARGET", general.target),
+    AT("STAGES", general.stages),
     STAGES_LIST,
     AT("STAGES_DOUBLE", stages.is_double),
     AT("S_TYPE", stages.sum_type),

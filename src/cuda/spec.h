@@ -23,21 +23,19 @@ typedef enum cuda_kernel {
     CUDA_GROUPS,
     CUDA_STRIPS, /* of groups, in one read */
     CUDA_BATCH,
-    CUDA_GENERAL_ROWS,
+    CUDA_GENERAL_FORWARD, /* any axes and strides, with stages or without */
+    CUDA_GENERAL_CLEAR,   /* what becomes a maximum */
+    CUDA_GENERAL_ROWS,    /* of a backward */
     CUDA_GENERAL_COLUMNS,
     CUDA_GENERAL_FINISH,
+    CUDA_GENERAL_ELEMENTS,
     CUDA_STAGES_FORWARD, /* with stages around the norm */
-    CUDA_STAGES_CLEAR,   /* what becomes a maximum */
-    CUDA_STAGES_GENERAL,
-    CUDA_STAGES_GENERAL_CLEAR,
+    CUDA_STAGES_CLEAR,
     CUDA_STAGES_SUM,      /* what a norm of another family reads */
     CUDA_STAGES_BACKWARD, /* of rows, with stages */
     CUDA_STAGES_SAMPLES,
     CUDA_MODULATED_FORWARD, /* of rows, with a modulation alone */
     CUDA_MODULATED_BACKWARD,
-    CUDA_STAGES_BACK_ROWS, /* backward with stages, over any axes */
-    CUDA_STAGES_BACK_COLUMNS,
-    CUDA_STAGES_BACK_ELEMENTS,
     CUDA_MERGE, /* of what parts of rows sent */
     CUDA_KERNEL_COUNT
 } cuda_kernel;
@@ -130,19 +128,14 @@ typedef struct batch_constants {
     int32_t alone;     /* of BATCH_APPLY: nothing is summed before it */
 } batch_constants;
 
+/* Whose sums planish_general_columns makes. */
+enum general_target { GENERAL_AFFINE, GENERAL_SCALED, GENERAL_MODULATED };
+
 typedef struct general_constants {
     int32_t lanes, warps, slices;
+    int32_t target; /* general_target */
+    int32_t stages; /* there are some around the norm */
 } general_constants;
-
-/* Whose sums planish_stages_columns makes. */
-enum stages_target { STAGES_AFFINE, STAGES_SCALED, STAGES_MODULATED };
-
-typedef struct stages_back_constants {
-    int32_t lanes, warps, slices;
-    int32_t target;        /* stages_target */
-    int32_t gate;          /* 0: none, 1: behind the norm, 2: before */
-    int32_t drops, single; /* dropout; FORWARD computes in f32 */
-} stages_back_constants;
 
 typedef struct sum_constants {
     int32_t width, chunks, warps;
@@ -198,7 +191,6 @@ typedef struct cuda_spec {
         groups_constants groups;
         batch_constants batch;
         general_constants general;
-        stages_back_constants stages_back;
         sum_constants sum;
         finish_constants finish;
     };
@@ -215,8 +207,8 @@ typedef struct cuda_constant {
 /* The constants of a text beside those that all have, closed by a name of NULL. */
 extern const cuda_constant rows_forward_list[], rows_backward_list[], rows_long_list[],
     channels_list[], groups_list[], strips_list[], batch_list[], general_list[], finish_list[],
-    merge_list[], stages_forward_list[], stages_general_list[], stages_sum_list[],
-    stages_backward_list[], stages_backward_rows_list[], stages_samples_list[];
+    merge_list[], stages_forward_list[], stages_sum_list[], stages_backward_rows_list[],
+    stages_samples_list[];
 
 /* Bytes of an element of a tensor. */
 static inline int role_bytes(const cuda_spec *spec, role r) {

@@ -45,12 +45,10 @@ from stage_plans import stage_plans
 ARCHS = (80, 89, 90, 100, 120)
 UNAVAILABLE = 12
 #: Bytes that are spilled all the same, by architecture and case: once for a block, and with fewer
-#: threads or another text for the address they take 2 to 8% longer (docs/notebook/034). The general
-#: kernel of f64, with the arguments of two more tensors: not timed, as no such GPU was at hand.
+#: threads or another text for the address they take 2 to 8% longer (docs/notebook/034).
 SPILLED = {
     (90, "forward 1024 f16"): 8,
     (90, "forward 1024 bf16"): 8,
-    (100, "general 0 0 f64"): 32,
     # Elements that are read one by one.
     (90, "batch forward (512, 2048, 49) f16 0"): 12,
     (100, "batch forward (512, 2048, 49) f16 0"): 76,

@@ -1,6 +1,6 @@
 /*
- * Plans and launches of the general kernels (kernels/general.cu): whatever the row kernels do not
- * take. Pure.
+ * Plans and launches of the general kernels (kernels/general): whatever the others do not take,
+ * with stages around the norm or without. Pure.
  */
 #ifndef PLANISH_CUDA_GENERAL_H
 #define PLANISH_CUDA_GENERAL_H

@@ -1,6 +1,6 @@
 /*
- * Plans and launches of the forward with what stands around the norm: of dense rows
- * (kernels/stages/stages_forward.cu), and of whatever those do not take (stages_general.cu). Pure.
+ * Plans and launches of the forward of dense rows with what stands around the norm
+ * (kernels/stages/stages_forward.cu). Pure.
  */
 #ifndef PLANISH_CUDA_STAGES_H
 #define PLANISH_CUDA_STAGES_H
@@ -11,10 +11,7 @@
  */
 extern const cuda_family stages_forward_family;
 
-/* Takes every forward with stages. */
-extern const cuda_family stages_general_family;
-
-/* Sets what both kernels know of a problem's stages. */
+/* Sets what these and the general kernels know of a problem's stages. */
 void stages_set_constants(cuda_spec *spec, const problem *p);
 
 /* Whether a tensor is of a row's columns, or has one element for all of them. */
