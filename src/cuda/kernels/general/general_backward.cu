@@ -210,7 +210,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) planish_general_rows(const
 /* ---- Columns ---------------------------------------------------------------------------------- */
 
 /* What the sums of TARGET are of, and where they go; the second is no one's where it has one. */
-constexpr int FIRST = TARGET == COLUMNS_AFFINE ? ROLE_DWEIGHT : TARGET == COLUMNS_SCALED ? ROLE_DCOLUMN_SCALE : ROLE_DSCALE;
+constexpr int FIRST = TARGET == COLUMNS_AFFINE   ? ROLE_DWEIGHT
+                      : TARGET == COLUMNS_SCALED ? ROLE_DCOLUMN_SCALE
+                                                 : ROLE_DSCALE;
 constexpr int SECOND = TARGET == COLUMNS_AFFINE ? ROLE_DBIAS : ROLE_DSHIFT;
 
 __device__ __forceinline__ void add_element(const axes_args &args, const place &p, double *v) {

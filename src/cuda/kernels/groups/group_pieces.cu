@@ -50,6 +50,41 @@ template <int TYPE> __device__ __forceinline__ i64 byte_of(int channel, int pixe
     return (LAST ? (i64)pixel * COLS + channel : (i64)channel * PIXELS + pixel) * bytes_of(TYPE);
 }
 
+/* Adds a pixel of each of a thread's channels. */
+__device__ __forceinline__ void add_pixel(const saved *of, const channel_affine *a, const chunk<X_BYTES> &x,
+                                          const chunk<DY_BYTES> &dy, float (*v)[WIDTH]) {
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) {
+        float d = element<X_TYPE>(x.word, i);
+        if constexpr (FORWARD) {
+            if (LAYER) {
+                d -= v[0][i];
+                v[1][i] += d;
+            }
+            v[2][i] = multiply_add(d, d, v[2][i]);
+        } else {
+            const saved &s = of[SAME ? 0 : i];
+            d = less_mean(d, s.mean, s.rest) * s.rstd;
+            const float g =
+                gradient_behind(element<DY_TYPE>(dy.word, i), d, a[i].weight, a[i].bias);
+            v[0][i] += g;
+            v[1][i] = multiply_add(g, d, v[1][i]);
+            if (CORRECT)
+                v[2][i] += d;
+        }
+    }
+}
+
+/* Puts a thread's sums to [3][PLANES][LANES * WIDTH]. */
+__device__ __forceinline__ void leave_sums(const piece_place &p, const float (*v)[WIDTH], float *room) {
+    if (p.plane < PLANES)
+#pragma unroll
+        for (int j = 0; j < 3; j++)
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++)
+                room[(j * PLANES + p.plane) * (LANES * WIDTH) + p.lane * WIDTH + i] = v[j][i];
+}
+
 /* Channels are dense: sums of each of a thread's WIDTH channels, then over the block's planes. */
 __device__ __forceinline__ void sum_pixels(const groups_args &args, const piece_place &p) {
     float *room = (float *)dynamic_shared; /* [3][PLANES][LANES * WIDTH] */
@@ -96,34 +131,10 @@ __device__ __forceinline__ void sum_pixels(const groups_args &args, const piece_
         for (int j = 0; j < AT_ONCE; j++) {
             if (!p.active || begin + (k + j) * PLANES >= p.end)
                 continue;
-#pragma unroll
-            for (int i = 0; i < WIDTH; i++) {
-                float d = element<X_TYPE>(cx[j].word, i);
-                if constexpr (FORWARD) {
-                    if (LAYER) {
-                        d -= v[0][i];
-                        v[1][i] += d;
-                    }
-                    v[2][i] = multiply_add(d, d, v[2][i]);
-                } else {
-                    const saved &s = of[SAME ? 0 : i];
-                    d = less_mean(d, s.mean, s.rest) * s.rstd;
-                    const float g =
-                        gradient_behind(element<DY_TYPE>(cg[j].word, i), d, a[i].weight, a[i].bias);
-                    v[0][i] += g;
-                    v[1][i] = multiply_add(g, d, v[1][i]);
-                    if (CORRECT)
-                        v[2][i] += d;
-                }
-            }
+            add_pixel(of, a, cx[j], cg[j], v);
         }
     }
-    if (p.plane < PLANES)
-#pragma unroll
-        for (int j = 0; j < 3; j++)
-#pragma unroll
-            for (int i = 0; i < WIDTH; i++)
-                room[(j * PLANES + p.plane) * (LANES * WIDTH) + p.lane * WIDTH + i] = v[j][i];
+    leave_sums(p, v, room);
     __syncthreads();
     const int strip = p.channel - p.lane * WIDTH; /* the block's first channel */
     for (int c = threadIdx.x; c < LANES * WIDTH && strip + c < COLS; c += THREADS) {

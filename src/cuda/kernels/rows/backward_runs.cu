@@ -241,6 +241,13 @@ constexpr bool IN_PIECES = RUNS && __CUDA_ARCH__ >= 900 && TILE_BYTES % 16 == 0 
                            (DENSE & 3) == 3 && X_ACCESS == 16 && DY_ACCESS == 16 &&
                            (!WANT_DX || ((DENSE & 4) && DX_ACCESS == 16));
 
+__device__ __forceinline__ void init_barriers(u32 byte_barriers) {
+    if (IN_PIECES && threadIdx.x == 0)
+#pragma unroll
+        for (int s = 0; s < RING_SLOTS; s++)
+            byte_barrier_init(byte_barriers + 8 * s);
+}
+
 __device__ __forceinline__ void bring_tiles(const row_args &args, tile_place &p, int turn,
                                             int ring_slot, u32 byte_barrier) {
     if (IN_PIECES && p.left(args, turn) >= TILE_ROWS) {
@@ -253,6 +260,16 @@ __device__ __forceinline__ void bring_tiles(const row_args &args, tile_place &p,
         copy_async_commit();
     } else {
         p.bring(args, turn, ring_slot);
+    }
+}
+
+/* Waits for a turn's tiles, of which `left` rows are there. */
+__device__ __forceinline__ void wait_for_tiles(i64 left, u32 byte_barrier, u32 parity) {
+    if (IN_PIECES && left >= TILE_ROWS) {
+        byte_barrier_wait(byte_barrier, parity);
+    } else {
+        copy_async_wait<most(RING_SLOTS - 2, 0)>(); /* the one behind comes in this turn */
+        __syncthreads();
     }
 }
 
@@ -280,6 +297,21 @@ __device__ __forceinline__ void send_tile(const row_args &args, tile_place &p, i
     p.dx += tile_place::dx_rows::turn(args.dx_turn);
 }
 
+/* dweight and dbias of the block, or its rows of partial sums, once nothing is under way any more. */
+__device__ __forceinline__ void write_sums(const row_args &args, const thread_columns &columns,
+                                           const edge_sums *edges) {
+    if (IN_PIECES && threadIdx.x == 0)
+        wait_for_copies_out();
+    copy_async_wait<0>();
+    const i64 partial = PARTIAL_ROW(args) * COLS;
+    if (WANT_DWEIGHT)
+        write_columns<DWEIGHT_TYPE>(columns, columns.dweight, edges, 0, args.partial_weight + partial,
+                                    args.alone ? args.dweight : nullptr);
+    if (WANT_DBIAS)
+        write_columns<DBIAS_TYPE>(columns, columns.dbias, edges, 1, args.partial_bias + partial,
+                                  args.alone ? args.dbias : nullptr);
+}
+
 __device__ __forceinline__ void runs_of_rows(const row_args &args, team_state &t, int turns) {
     typedef run_array<WEIGHT_TYPE> weights;
     __shared__ weights weight;
@@ -293,10 +325,7 @@ __device__ __forceinline__ void runs_of_rows(const row_args &args, team_state &t
     p.first = (i64)ROW_BLOCK(args) * TILE_ROWS;
     p.ring = shared_address(dynamic_shared);
     p.begin(args);
-    if (IN_PIECES && threadIdx.x == 0)
-#pragma unroll
-        for (int s = 0; s < RING_SLOTS; s++)
-            byte_barrier_init(barriers + 8 * s);
+    init_barriers(barriers);
     release_stream();
     wait_for_stream();
     const array_end<WEIGHT_TYPE> end(args.weight);
@@ -327,12 +356,7 @@ __device__ __forceinline__ void runs_of_rows(const row_args &args, team_state &t
             rstd[u] = (real)next_rstd[u];
         }
         statistics_of(args, t, turn + 1, next_mean, next_rstd);
-        if (IN_PIECES && left >= TILE_ROWS) {
-            byte_barrier_wait(barriers + 8 * ring_slot, parity);
-        } else {
-            copy_async_wait<most(RING_SLOTS - 2, 0)>(); /* the one behind comes in this turn */
-            __syncthreads();
-        }
+        wait_for_tiles(left, barriers + 8 * ring_slot, parity);
 #pragma unroll
         for (int u = 0; u < ROWS; u++) {
             const int local = threadIdx.x / WARP * STEP + u * PER_WARP + t.lane / WARP_LANES;
@@ -364,14 +388,5 @@ __device__ __forceinline__ void runs_of_rows(const row_args &args, team_state &t
             parity ^= 1;
         }
     }
-    if (IN_PIECES && threadIdx.x == 0)
-        wait_for_copies_out();
-    copy_async_wait<0>();
-    const i64 partial = PARTIAL_ROW(args) * COLS;
-    if (WANT_DWEIGHT)
-        write_columns<DWEIGHT_TYPE>(columns, columns.dweight, edges, 0, args.partial_weight + partial,
-                               args.alone ? args.dweight : nullptr);
-    if (WANT_DBIAS)
-        write_columns<DBIAS_TYPE>(columns, columns.dbias, edges, 1, args.partial_bias + partial,
-                               args.alone ? args.dbias : nullptr);
+    write_sums(args, columns, edges);
 }

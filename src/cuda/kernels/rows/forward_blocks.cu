@@ -1,5 +1,26 @@
 /* A part of forward.cu: rows in a warp, a block or a cluster. */
 
+/* As they are given, or found, which saves them. */
+__device__ __forceinline__ row_moments moments_of_row(const row_args &args, place &p, i64 row,
+                                                      row_reader &reader) {
+    if constexpr (MOMENTS_GIVEN)
+        return given_moments(args, row, reader.there);
+    const row_moments m = moments_of(p, reader, row, args);
+    if (reader.there && p.rank == 0)
+        save_moments(args, row, m);
+    return m;
+}
+
+/* Nothing is under way any more, nor read by another block. */
+__device__ __forceinline__ void end_of_rows() {
+    if (COPIES)
+        copy_async_wait<0>();
+    if (CLUSTER > 1) {
+        cluster_arrive();
+        cluster_wait();
+    }
+}
+
 __device__ __forceinline__ void block_rows(const row_args &args, place &p) {
     const i64 team = WITHIN_WARP ? (i64)ROW_BLOCK(args) * WARPS + p.warp : ROW_BLOCK(args) / CLUSTER;
     i64 unit_row = team * STEP;                                    /* the team's first row */
@@ -62,15 +83,8 @@ __device__ __forceinline__ void block_rows(const row_args &args, place &p) {
                     load_affine(args, p, k, early.weight[k], early.bias[k]);
         row_moments moments[ROWS];
 #pragma unroll
-        for (int u = 0; u < ROWS; u++) {
-            if constexpr (MOMENTS_GIVEN) {
-                moments[u] = given_moments(args, row + u * PER_WARP, reader[u].there);
-                continue;
-            }
-            const row_moments m = moments[u] = moments_of(p, reader[u], row + u * PER_WARP, args);
-            if (reader[u].there && p.rank == 0)
-                save_moments(args, row + u * PER_WARP, m);
-        }
+        for (int u = 0; u < ROWS; u++)
+            moments[u] = moments_of_row(args, p, row + u * PER_WARP, reader[u]);
         if constexpr (MOMENTS_ALONE)
             continue;
         if constexpr (LEVELLED) {
@@ -81,10 +95,5 @@ __device__ __forceinline__ void block_rows(const row_args &args, place &p) {
             y += args.y_turn;
         }
     }
-    if (COPIES)
-        copy_async_wait<0>();
-    if (CLUSTER > 1) {
-        cluster_arrive();
-        cluster_wait();
-    }
+    end_of_rows();
 }
