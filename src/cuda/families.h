@@ -29,7 +29,7 @@ typedef struct cuda_family {
                              void *workspace, int resident,
                              cuda_launch launches[CUDA_MOST_LAUNCHES]);
     unsigned (*threads)(const cuda_spec *spec);    /* of a block */
-    size_t (*shared_bytes)(const cuda_spec *spec); /* of a block, beside its own variables */
+    size_t (*shared_bytes)(const cuda_spec *spec); /* of a block, beside its variables; NULL: 0 */
 } cuda_family;
 
 typedef struct cuda_kernel_row {

@@ -8,7 +8,8 @@ unsigned cuda_spec_threads(const cuda_spec *spec) {
 }
 
 size_t cuda_spec_shared_bytes(const cuda_spec *spec) {
-    return cuda_kernel_of(spec)->family->shared_bytes(spec);
+    const cuda_family *family = cuda_kernel_of(spec)->family;
+    return family->shared_bytes ? family->shared_bytes(spec) : 0;
 }
 
 int cuda_spec_is_cooperative(const cuda_spec *spec) {

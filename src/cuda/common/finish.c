@@ -43,9 +43,4 @@ static unsigned finish_threads(const cuda_spec *spec) {
     return (unsigned)(spec->finish.lanes * spec->finish.slices);
 }
 
-static size_t finish_shared_bytes(const cuda_spec *spec) {
-    (void)spec;
-    return 0;
-}
-
-const cuda_family finish_family = {.threads = finish_threads, .shared_bytes = finish_shared_bytes};
+const cuda_family finish_family = {.threads = finish_threads};

@@ -7,12 +7,7 @@ static unsigned merge_threads(const cuda_spec *spec) {
     return MERGE_THREADS;
 }
 
-static size_t merge_shared_bytes(const cuda_spec *spec) {
-    (void)spec;
-    return 0;
-}
-
-const cuda_family merge_family = {.threads = merge_threads, .shared_bytes = merge_shared_bytes};
+const cuda_family merge_family = {.threads = merge_threads};
 
 cuda_spec cuda_merge_spec(void) {
     cuda_spec spec;

@@ -322,11 +322,6 @@ static unsigned threads(const cuda_spec *spec) {
     return WARP * (unsigned)spec->general.warps;
 }
 
-static size_t shared_bytes(const cuda_spec *spec) {
-    (void)spec;
-    return 0;
-}
-
 const cuda_family general_family = {
     .plan_make = plan_make,
     .plan_size = plan_size,
@@ -334,5 +329,4 @@ const cuda_family general_family = {
     .launch_specs = launch_specs,
     .launch_arguments = launch_arguments,
     .threads = threads,
-    .shared_bytes = shared_bytes,
 };

@@ -257,9 +257,4 @@ static unsigned threads(const cuda_spec *spec) {
     return WARP * (unsigned)spec->sum.warps;
 }
 
-static size_t shared_bytes(const cuda_spec *spec) {
-    (void)spec;
-    return 0;
-}
-
-const cuda_family stages_sum_family = {.threads = threads, .shared_bytes = shared_bytes};
+const cuda_family stages_sum_family = {.threads = threads};
