@@ -124,7 +124,7 @@ def _record(arguments: tuple[Any, ...], keys: Any) -> Any:
 def _autograd_kernel(name: str, function: Any) -> Callable[..., Any]:
     """What runs at the Autograd keys, by the operator's function."""
     overload = getattr(torch.ops.planish, name).default
-    count = sum("Tensor" in str(argument.type) for argument in overload._schema.arguments)
+    count = short.tensors_of(overload)
 
     def kernel(keys: Any, *arguments: Any) -> Any:
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]

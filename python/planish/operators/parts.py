@@ -59,8 +59,8 @@ def _way(plain: bool, x: Tensor) -> _Operators:
     return _ON_CPU if x.is_cpu else _ON_CUDA if x.is_cuda else _SEEN
 
 
-def _operators(*tensors: Tensor) -> _Operators:
-    return _way(is_plain(*tensors), tensors[0])
+def _operators(first: Tensor, *tensors: Tensor | None) -> _Operators:
+    return _way(is_plain(first, *tensors), first)
 
 
 # ---- The exchange --------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def _backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
     of, group, _, bias_dtype = ctx.of
     x, weight, mean, rstd, shares = ctx.saved_tensors
     _, needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-    run = _operators(dy, x)
+    run = _operators(dy, x, weight)
     axes, options = of.axes, of.backward_options(needs_weight << 2 | needs_bias << 3)
     sent, room, dweight, dbias = run.norm_backward_statistics(
         dy, x, rstd, mean, weight, axes, options, _ranks(run, group), of.eps
@@ -283,7 +283,7 @@ class _Norms(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         xs: Any = tensors[::3]
         weights, biases = tensors[1::3], tensors[2::3]
-        run = _operators(*xs)
+        run = _operators(*xs, *weights, *biases)
         sent = [
             [run.norm_part_message(piece, norm.axes, norm.options, 0)[0] for piece in pieces]
             for norm, pieces in zip(of, map(_pieces_of, of, xs), strict=True)
@@ -307,7 +307,7 @@ class _Norms(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *dys: Tensor) -> tuple[Any, ...]:
         of, group, saved = ctx.of, ctx.group, ctx.saved_tensors
-        run = _operators(*dys, *saved[::5])
+        run = _operators(*dys, *saved)
         needs = ctx.needs_input_grad[2:]
         each = [(*saved[5 * i : 5 * i + 5],) for i in range(len(of))]
         results: list[Tensor | None] = []

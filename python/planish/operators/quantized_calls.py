@@ -55,7 +55,10 @@ def norm_into(
     """The norm over the last axis of x, or of its sum with the residual, into ``out``, which may be
     x; with a y_scale quantised. The sum into ``total``, which may be the residual or x. Whether it
     ran: else nothing was written. Nothing is recorded for a derivative."""
-    if way_of(x, residual, weight, bias, out) is not Way.PLAIN or torch.is_grad_enabled():
+    if (
+        way_of(x, residual, weight, bias, y_scale, out, total) is not Way.PLAIN
+        or torch.is_grad_enabled()
+    ):
         return False
     weight, offset = whole_offset(weight, weight_offset)
     axes = _last(x, weight if weight is not None else bias)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from planish.library.loaded import ERROR_UNAVAILABLE, library
-from planish.library.seen import PLAIN_TYPES, is_plain
+from planish.library.seen import is_plain
 from planish.operators import call as _call
 from planish.operators import formulas, short
 from planish.operators.call import GRADIENTS, Call, Tensors
@@ -207,9 +207,7 @@ def differentiate(
 
 def _run_backward(given: Any, axes: int, options: int, split: int, p: float) -> tuple[Any, bool]:
     """norm_backward's results, and whether they are composed."""
-    dy, s, _, _, dsum, *_ = given
-    # What was saved is plain where dy is, but for hooks that unpack it as something else.
-    if torch.is_grad_enabled() or type(s) not in PLAIN_TYPES or not is_plain(dy, dsum):
+    if torch.is_grad_enabled() or not is_plain(*given):
         return torch.ops.planish.norm_backward.default(*given, axes, options, split, p), False
     try:
         return short.BACKWARD(*given, axes, options, split, p), False

@@ -65,13 +65,19 @@ def of(name: str) -> Callable[..., Any]:
     return run
 
 
+def tensors_of(overload: Any) -> int:
+    """How many arguments of an operator are tensors, which come before all else."""
+    return sum("Tensor" in str(argument.type) for argument in overload._schema.arguments)
+
+
 def unrecorded(name: str) -> Callable[..., Any]:
     """An operator where autograd does not record: by the short way, or by the dispatcher for what
     else may see the call."""
     overload, plain = getattr(torch.ops.planish, name).default, of(name)
+    count = tensors_of(overload)
 
     def run(*arguments: Any) -> Any:
-        return (plain if is_plain(*arguments[:2]) else overload)(*arguments)
+        return (plain if is_plain(*arguments[:count]) else overload)(*arguments)
 
     return run
 

@@ -111,12 +111,19 @@ def give_rules(give: Callable[[], bool]) -> None:
     _rules.append(give)
 
 
+def _is_lazy(tensor: Tensor | None) -> bool:
+    """Whether its memory is to be negated, or is none because it is all zeros."""
+    return tensor is not None and (tensor.is_neg() or tensor._is_zerotensor())
+
+
 def may_be_torchs(way: Way, x: Tensor, *parameters: Tensor | None) -> bool:
     """Whether torch's own operator, if planish is under it, is as good as planish's: not where a
     compiler takes it apart, nor for DTensor, nor where it would have to save a tensor that was made
-    in inference mode or that hooks take."""
+    in inference mode or that hooks take, nor where a tensor's memory is not what it stands for."""
     eager = way is Way.PLAIN or (way is Way.OPERATOR and not torch.compiler.is_compiling())
     if not eager or type(x) not in PLAIN_TYPES:
+        return False
+    if way is Way.OPERATOR and any(map(_is_lazy, (x, *parameters))):
         return False
     saves_badly = x.is_inference() or is_hooked()
     return not (saves_badly and needs_graph(x, *parameters))
