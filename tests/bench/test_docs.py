@@ -105,6 +105,33 @@ def test_every_page_of_the_notebook_is_in_its_index():
     assert pages == set(re.findall(r"\((\d{3}-[\w-]+\.md)\)", (notebook / "README.md").read_text()))
 
 
+def rooms() -> list[str]:
+    """What the page on architecture has to name: the folders of the code, the files that lie in
+    none of them, but for headers of a source, and the sources under torch."""
+    found = [*(ROOT / "src").iterdir(), *(ROOT / "src/torch").glob("*.c")]
+    found += [p for p in (ROOT / "python/planish").iterdir() if p.is_dir() and list(p.glob("*.py"))]
+    sources = [p for p in found if not (p.suffix == ".h" and p.with_suffix(".c") in found)]
+    return [p.name for p in sources if p.is_dir() or p.suffix in (".c", ".h")]
+
+
+def test_every_room_of_the_code_is_on_the_page_on_architecture():
+    page = (ROOT / "docs/internals/architecture.md").read_text(encoding="utf-8")
+    page = page.replace("src/stages*.c", "stages_modulated.c stages_sum.c stages.h")
+    missing = [name for name in rooms() if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", page)]
+    assert missing == []
+
+
+def test_what_the_glossary_calls_the_codes_is_there():
+    named = re.findall(
+        r"`([\w.]+)`", (ROOT / "docs/internals/glossary.md").read_text(encoding="utf-8")
+    )
+    files = [p for f in ("src", "include", "python") for p in (ROOT / f).rglob("*") if p.is_file()]
+    text = "".join(p.read_text(encoding="utf-8", errors="ignore") for p in files)
+    text += "\n".join(p.name for p in files)
+    fields = re.sub(r"\b\w+\.(?!(?:c|h|cu|py)\b)", "", " ".join(named)).split()
+    assert [name for name in fields if name not in text] == []
+
+
 def test_every_document_is_linked_from_another():
     linked = set()
     for document in DOCUMENTS:

@@ -184,3 +184,9 @@ def test_filter_response_norms_are_replaced(name: str) -> None:
     got = torch.autograd.grad(model(x), [x, *model.parameters()], dy)
     want = torch.autograd.grad(wanted, [x, *other.parameters()], dy)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("axis", ["a", None, 1.5, True])
+def test_an_axis_that_is_no_whole_number_is_named(axis: object) -> None:
+    with pytest.raises(TypeError, match="channel_axis to be a whole number"):
+        planish.global_response_norm(torch.randn(2, 3, 4), channel_axis=axis)  # type: ignore[arg-type]

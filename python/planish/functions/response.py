@@ -9,6 +9,7 @@ from planish.operators.arguments import (
     check_parameter,
     check_tensor,
     number_of,
+    whole_of,
 )
 from planish.operators.response import response_norm
 from planish.operators.ways import way_of
@@ -43,7 +44,7 @@ def global_response_norm(
     dtypes: f16, bf16, f32, f64, each tensor its own; any other, and other devices than CPU and
     CUDA, run by torch.
 
-    Raises TypeError for what is no tensor, RuntimeError for fewer than three axes, for parameters
+    Raises TypeError for what is no tensor or no axis, RuntimeError for fewer than three axes, for parameters
     of another size or on another device, IndexError for a ``channel_axis`` that x has not,
     ValueError for axis 0.
 
@@ -68,6 +69,7 @@ def global_response_norm(
             "global_response_norm: Expected x (N, ..., C) of at least 3 dimensions, but got x of "
             f"shape {list(x.shape)}"
         )
+    channel_axis = whole_of("global_response_norm", "channel_axis", channel_axis)
     (axis,) = axes_of([channel_axis], x.dim(), "global_response_norm, channel_axis")
     if axis == 0:
         raise ValueError("global_response_norm: channel_axis is 0, the samples; wanted another")
