@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy
 import numpy as np
 import pytest
 
@@ -242,3 +243,25 @@ def test_a_sum_without_a_residual_is_a_norm_alone() -> None:
     ):
         with pytest.raises(TypeError, match="Expected residual to be a tensor, but got NoneType"):
             call()
+
+
+TRUTHS = {
+    "training": lambda given: planish.batch_norm(X.flatten(0, 1), None, None, training=given),
+    "norm_before_gate": lambda given: planish.gated_rms_norm(X, X, W, norm_before_gate=given),
+    "transposed_scales": lambda given: planish.quantized_rms_norm(X, W, transposed_scales=given),
+}
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+def test_what_is_neither_true_nor_false_is_named(name: str) -> None:
+    good = name == "training"
+    wanted = TRUTHS[name](good)
+    for given in (int(good), numpy.bool_(good)):
+        found = TRUTHS[name](given)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    for given in ("False", None, 0.5, (), [True], torch.tensor(True), object()):
+        with pytest.raises(TypeError, match=f"Expected {name} to be True or False, but got"):
+            TRUTHS[name](given)
+    if name == "training":
+        with pytest.raises(TypeError, match="training to be True or False"):
+            planish.add_rms_norm(X, X, W, dropout_p=0.1, training="no")  # type: ignore[arg-type]

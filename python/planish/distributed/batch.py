@@ -7,7 +7,13 @@ from typing import Any
 from planish.distributed.agreement import agree, group_of
 from planish.functions import batch
 from planish.operators import sync_batch
-from planish.operators.arguments import check_activation, check_optional, check_tensor, number_of
+from planish.operators.arguments import (
+    check_activation,
+    check_optional,
+    check_tensor,
+    number_of,
+    truth_of,
+)
 from torch import Tensor
 
 __all__ = ["batch_norm"]
@@ -62,6 +68,7 @@ def batch_norm(
     check_optional(function, **vectors, addend=addend)
     check_activation(function, activation)
     group = group_of(function, group)
+    training = truth_of(function, "training", training)
     momentum = number_of(function, "momentum", momentum)
     eps = number_of(function, "eps", eps)
     values = (0, *range(2, input.dim()))

@@ -5,7 +5,13 @@ from __future__ import annotations
 import torch
 from planish.functions.functional import _node
 from planish.operators import batch, placed
-from planish.operators.arguments import check_activation, check_optional, check_tensor, number_of
+from planish.operators.arguments import (
+    check_activation,
+    check_optional,
+    check_tensor,
+    number_of,
+    truth_of,
+)
 from planish.operators.stage_calls import is_distributed
 from planish.operators.ways import Way, way_of
 from torch import Tensor, fx
@@ -82,7 +88,9 @@ def batch_norm(
             f"batch_norm: Expected addend of input's shape {list(input.shape)}, but got addend of "
             f"shape {list(addend.shape)}"
         )
-    numbers = bool(training), momentum, eps, activation
+    if type(training) is not bool:
+        training = truth_of("batch_norm", "training", training)
+    numbers = training, momentum, eps, activation
     if way is Way.OPERATOR and is_distributed(input) and not torch.compiler.is_compiling():
         placed_y = placed.batch_norm(batch_norm, input, running, parameters, *numbers, addend)
         if placed_y is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from planish.functions import stages
 from planish.operators import stage_calls
-from planish.operators.arguments import check_cast, eps_of, number_of, whole_of
+from planish.operators.arguments import check_cast, eps_of, number_of, truth_of, whole_of
 from planish.operators.call import Tensors
 from planish.operators.ways import way_of
 from torch import Tensor
@@ -39,6 +39,7 @@ def _gated_norm(
     for name, parameter in (("weight", weight), ("bias", bias)):
         stages.check_parameter(function, name, parameter, x)
     check_cast(function, cast)
+    norm_before_gate = truth_of(function, "norm_before_gate", norm_before_gate)
     eps = eps_of(function, eps, rms, x.dtype)
     weight_offset = number_of(function, "weight_offset", weight_offset)
     columns = x.shape[-1]

@@ -13,7 +13,7 @@ import torch
 from planish.functions import stages
 from planish.functions.quantizing import LARGEST, in_columns, quantize, scale_of
 from planish.operators import quantized_calls
-from planish.operators.arguments import check_tensor, eps_of, number_of
+from planish.operators.arguments import check_tensor, eps_of, number_of, truth_of
 from planish.operators.derivatives import refuse as _refuse
 from planish.operators.ways import way_of
 from torch import Tensor
@@ -89,6 +89,7 @@ def check(
     if scale_format not in SCALE_FORMATS:
         known = ", ".join(map(repr, SCALE_FORMATS))
         raise ValueError(f"{function}: scale_format is {scale_format!r}; known are {known}")
+    transposed_scales = truth_of(function, "transposed_scales", transposed_scales)
     if per not in BLOCKS and (scale_format != "f32" or transposed_scales):
         found = f"scale_format={scale_format!r}" if scale_format != "f32" else "transposed_scales"
         raise ValueError(f"{function}: {found} is for scales per block, but per is {per!r}")

@@ -44,9 +44,9 @@ def global_response_norm(
     dtypes: f16, bf16, f32, f64, each tensor its own; any other, and other devices than CPU and
     CUDA, run by torch.
 
-    Raises TypeError for what is no tensor or no axis, RuntimeError for fewer than three axes, for parameters
-    of another size or on another device, IndexError for a ``channel_axis`` that x has not,
-    ValueError for axis 0.
+    Raises TypeError for what is no tensor or no axis, RuntimeError for fewer than three axes, for
+    parameters of another size or on another device, IndexError for a ``channel_axis`` that x has
+    not, ValueError for axis 0.
 
     Example:
 

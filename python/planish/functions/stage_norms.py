@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from planish.functions import stages
 from planish.operators import stage_calls, steps
-from planish.operators.arguments import check_cast, eps_of, number_of
+from planish.operators.arguments import check_cast, eps_of, number_of, truth_of
 from planish.operators.call import Tensors
 from planish.operators.ways import way_of
 from torch import Tensor
@@ -65,6 +65,7 @@ def _add_norm(
         stages.check_parameter(function, name, parameter, x)
     dropout_p = stages.check_probability(function, dropout_p)
     rows = stages.check_row_scale(function, row_scale, x)
+    training = truth_of(function, "training", training)
     if training and dropout_p == 1:
         x = stages.nothing_of(x, column_scale, rows)
         dropout_p, row_scale, column_scale, rows = 0.0, None, None, None

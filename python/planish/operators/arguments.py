@@ -38,6 +38,7 @@ __all__ = [
     "rounds_xhat",
     "size_of",
     "sizes_of",
+    "truth_of",
     "whole_of",
     "with_offset",
 ]
@@ -97,6 +98,16 @@ def number_of(function: str, name: str, given: Any) -> float:
     if scalar or isinstance(given, numbers.Real):
         return float(given)
     raise TypeError(f"{function}: Expected {name} to be a number, but got {_kind(given)}")
+
+
+def truth_of(function: str, name: str, given: Any) -> bool:
+    """True or False, or a number that says so: of text, None and containers no truth is asked."""
+    if isinstance(given, bool | torch.SymBool):
+        return given  # type: ignore[return-value]
+    numpys = type(given).__module__ == "numpy" and given.dtype == bool and not given.ndim
+    if isinstance(given, Tensor) or not (numpys or _index(given) is not None):
+        raise TypeError(f"{function}: Expected {name} to be True or False, but got {_kind(given)}")
+    return bool(given)
 
 
 def rms_eps(eps: float | None, x: Tensor) -> float:
