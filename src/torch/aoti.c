@@ -29,6 +29,7 @@ static const char synchronised[] = "SyncBatchNorm's operators (else they stay to
 static const char optional_values[] = "optional values (torch 2.13; before: operator new)";
 static const char unboxing[] = "calls without a boxed stack (else boxed, slower for small tensors)";
 static const char asking[] = "calls of planish's own without the dispatcher (else slower)";
+static const char forward_mode[] = "forward mode through RMS norm in its dtype";
 static const char warnings[] = "keeping torch's one warning about overriding quiet";
 
 static const char dispatch_keys_name[] = "_ZN3c104impl26raw_local_dispatch_key_setE";
@@ -118,6 +119,7 @@ static const symbol symbols[] = {
      "calling _fused_rms_norm unboxed (else torch_call_dispatcher)"},
     {FIELD(is_inference), false, "_ZN2at4_ops12is_inference4callERKNS_6TensorE",
      "RMS norm of tensors that were made in inference mode"},
+    {FIELD(fw_grad), false, "_ZNK3c1010TensorImpl8_fw_gradEmRKN2at10TensorBaseE", forward_mode},
     {FIELD(empty_cpu), false,
      "_ZN2at6detail9empty_cpuEN3c108ArrayRefIlEENS1_10ScalarTypeEbSt8optionalINS1_"
      "12MemoryFormatEE",

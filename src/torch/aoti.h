@@ -247,6 +247,8 @@ typedef struct torch_functions {
     rms_norm_function *fused_rms_norm;
     /* Whether a tensor was made in inference mode: autograd saves none of these. */
     bool (*is_inference)(tensor_handle);
+    /* c10::TensorImpl::_fw_grad: the tangent at a level of forward mode, or an undefined tensor. */
+    tensor_handle (*fw_grad)(const void *impl, uint64_t level, tensor_handle);
     bool (*grad_mode_is_enabled)(void);
 
     /* A CPU tensor straight from torch's allocator, a third of the time of empty_strided. */

@@ -64,6 +64,7 @@ static const char *const reason_names[REASON_COUNT] = {
     "a layout that torch refuses",
     "a layout that no fast kernel takes, or no kernel could be made",
     "a tensor made in inference mode, which autograd saves none of",
+    "forward mode, of which torch's composition keeps the dtype",
     "a norm of which torch's own kernel is faster",
     "refused by libplanish",
     "not a call of planish's own functions",

@@ -70,6 +70,7 @@ typedef enum reason {
     NOT_DENSE,
     NO_GPU_KERNEL,
     INFERENCE_TENSOR,
+    FORWARD_MODE,
     TORCH_IS_FASTER,
     LIBRARY_REFUSED,
     NOT_OWN,

@@ -208,6 +208,13 @@ static bool is_for_composition(const rms *r) {
     return channels_last_strides(&seen, unused) && !view_is_contiguous(&seen);
 }
 
+/* torch's formula of forward mode for _fused_rms_norm makes f32 of short dtypes. */
+static bool has_tangent(tensor_handle tensor) {
+    if (!tensor || !torch.fw_grad)
+        return false;
+    return *(void **)torch.fw_grad(*(void **)tensor, 0, tensor) != torch.undefined;
+}
+
 static void autograd(backend whose, stack_value *stack) {
     INSIDE call = call_enter(RMS_NORM_AUTOGRAD, BOXED);
     ARGUMENTS a = {NULL};
@@ -220,6 +227,9 @@ static void autograd(backend whose, stack_value *stack) {
     } else if (whose == BACKEND_CPU && torch.is_inference && torch.is_inference(a.input)) {
         /* Autograd cannot save it; torch's composition saves what it makes of it. */
         why = INFERENCE_TENSOR;
+        variant = FUSED_COMPOSITE;
+    } else if (whose == BACKEND_CPU && (has_tangent(a.input) || has_tangent(a.weight))) {
+        why = FORWARD_MODE;
         variant = FUSED_COMPOSITE;
     }
     if (why != SUPPORTED)

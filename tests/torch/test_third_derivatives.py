@@ -219,3 +219,20 @@ def test_recorded_gradients_have_another_value_or_dtype(dtype: torch.dtype) -> N
         assert found.dtype == tensor.dtype and found.requires_grad
         tolerance = 4 * torch.finfo(dtype).eps * right.abs().max().item()
         torch.testing.assert_close(found.double(), right, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("of", ["input", "weight"])
+def test_forward_mode_of_rms_norm_keeps_the_dtype(dtype: torch.dtype, of: str) -> None:
+    x, w = torch.randn(4, 8).to(dtype), torch.randn(8).to(dtype)
+
+    def norm(t: Tensor) -> Tensor:
+        given = (t, w) if of == "input" else (x, t)
+        return torch.nn.functional.rms_norm(given[0], [8], given[1], 1e-5)
+
+    at = x if of == "input" else w
+    wanted = jvp(norm, (at,), (torch.ones_like(at),))
+    with planish.enabled():
+        found = jvp(norm, (at,), (torch.ones_like(at),))
+    assert [t.dtype for t in found] == [t.dtype for t in wanted] == [dtype, dtype]
+    torch.testing.assert_close(found, wanted)
