@@ -303,3 +303,52 @@ def test_fake_results_are_not_those_of_the_kernels(dtype: torch.dtype, stats: to
             behind = (addend if code else None, weight, bias if code else None, *own)
             given = (dy, x, var, mean, None, None, None, *behind)
             check(ops.norm_backward_apply, given, test_utils=tests)
+
+
+def test_a_known_call_forgets_the_momentum_or_that_nothing_was_recorded() -> None:
+    mine, torchs = planish.BatchNorm2d(8, activation="relu"), nn.BatchNorm2d(8)
+    alike(mine, torchs)
+    x, addend = torch.randn(3, 8, 4, 4), torch.randn(3, 8, 4, 4)
+    for momentum, recorded in ((0.1, False), (0.7, True), (None, False), (0.7, True)):
+        mine.momentum = torchs.momentum = momentum
+        leaves = [x.clone().requires_grad_(recorded) for _ in range(2)]
+        with torch.set_grad_enabled(recorded):
+            y = mine(leaves[0], addend)
+            expected = F.relu(torchs(leaves[1]) + addend)
+        torch.testing.assert_close(y, expected)
+        torch.testing.assert_close(mine.running_var, torchs.running_var)
+        assert mine.num_batches_tracked == torchs.num_batches_tracked
+        assert y.requires_grad == recorded
+        if recorded:
+            y.square().sum().backward()
+            expected.square().sum().backward()
+            torch.testing.assert_close(leaves[0].grad, leaves[1].grad)
+            torch.testing.assert_close(mine.weight.grad, torchs.weight.grad)
+
+
+def test_a_known_call_takes_what_the_module_refuses() -> None:
+    one, two = planish.BatchNorm1d(8, activation="silu"), planish.BatchNorm2d(8, activation="silu")
+    x = torch.randn(3, 8, 5)
+    one(x)
+    with pytest.raises(ValueError, match="expected 4D input"):
+        two(x)
+    with pytest.raises(ValueError, match="more than 1 value"):
+        one(x[:1, :, :1])
+    wide = nn.functional.silu(planish.batch_norm(x.double(), None, None, training=True))
+    torch.testing.assert_close(one(x.double()), wide)
+
+
+def test_a_known_call_hides_from_a_transform_or_a_hook() -> None:
+    x = torch.randn(3, 8, 4, 4)
+
+    def loss(x: Tensor) -> Tensor:
+        return planish.batch_norm(x, None, None, training=True, activation="relu").square().sum()
+
+    leaf = x.clone().requires_grad_()
+    for _ in range(2):
+        (expected,) = torch.autograd.grad(loss(leaf), leaf)
+    torch.testing.assert_close(torch.func.grad(loss)(x), expected)
+    (second,) = torch.autograd.grad(checkpoint(loss, leaf, use_reentrant=False), leaf)
+    assert torch.equal(second, expected)
+    _, tangent = torch.func.jvp(loss, (x,), (x,))
+    torch.testing.assert_close(tangent, (expected * x).sum(), atol=1e-3, rtol=1e-4)

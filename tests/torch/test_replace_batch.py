@@ -288,3 +288,17 @@ def test_a_norm_with_more_behind_it_is_taken() -> None:
     planish.replace(model)
     assert type(odd) is norm_act.BatchNormAct2d
     assert "planish fuses no Tanh" in str(planish.replaced(model))
+
+
+def test_a_block_that_is_known_joins_what_it_may_not() -> None:
+    model, plain = Block(down=False), Block(down=False)
+    plain.load_state_dict(model.state_dict())
+    planish.replace(model, fuse=True)
+    x = torch.randn(2, 6, 5, 5)
+    for _ in range(2):
+        torch.testing.assert_close(model(x), plain(x))
+    seen: list[Tensor] = []
+    for block in (model, plain):
+        block.bn2.register_forward_hook(lambda module, given, y: seen.append(y.clone()))
+    torch.testing.assert_close(model(x), plain(x))
+    torch.testing.assert_close(*seen)

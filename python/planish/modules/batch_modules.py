@@ -13,7 +13,7 @@ from planish.functions.batch import batch_norm
 from planish.library import quick
 from planish.library.torch_calls import runs_torchs
 from planish.modules.norm_modules import held_buffer, held_parameter
-from planish.operators import sync_batch
+from planish.operators import batch, sync_batch
 from planish.operators.arguments import check_activation, check_tensor
 from planish.operators.ways import Way, leaf, way_of
 from torch import Tensor, nn
@@ -126,11 +126,34 @@ class _BatchNorm:
                     return 1.0 / float(batches)
         return 0.0 if momentum is None else momentum
 
+    def _at_once(
+        self, input: Tensor, addend: Tensor | None, activation: str | None
+    ) -> Tensor | None:
+        """The result of a call that is known; None, with nothing done, of any other."""
+        module: Any = self
+        if type(input) is not Tensor or self.once:
+            return None
+        self._check_input_dim(input)  # type: ignore[attr-defined]
+        training = module.training
+        weight, bias = held_parameter(module, "weight"), held_parameter(module, "bias")
+        mean, var = held_buffer(module, "running_mean"), held_buffer(module, "running_var")
+        if training and not module.track_running_stats:
+            mean = var = None
+        tensors = input, addend, weight, bias, mean, var
+        by_batch = training or (mean is None and var is None)
+        known, _ = batch.find(by_batch, module.eps, activation, tensors)
+        return None if known is None else batch.run(known, self._count(), tensors)
+
     def _forward(
         self, input: Tensor, addend: Tensor | None, activation: str | None = None
     ) -> Tensor:
         """``activation``: one that stands in for the module's own, which is None."""
         module: Any = self
+        activation = activation or self.activation
+        if activation is not None or addend is not None:
+            y = self._at_once(input, addend, activation)
+            if y is not None:
+                return y
         weight, bias = held_parameter(module, "weight"), held_parameter(module, "bias")
         strange = type(input) is not Tensor or not (addend is None or type(addend) is Tensor)
         if strange and way_of(input, weight, bias, addend) is Way.NODE:
@@ -147,7 +170,6 @@ class _BatchNorm:
             mean, var, momentum = None, None, 0.0
         else:
             momentum = self._count()
-        activation = activation or self.activation
         return self._run(input, mean, var, weight, bias, by_batch, momentum, addend, activation)
 
     def _run(
@@ -287,6 +309,12 @@ class SyncBatchNorm(_BatchNorm, _TorchBatchNorm):
     def _alone(self) -> bool:
         """Whether no other process is asked, whatever the group."""
         return False
+
+    def _at_once(
+        self, input: Tensor, addend: Tensor | None, activation: str | None
+    ) -> Tensor | None:
+        """Other processes may be asked."""
+        return None
 
     def _check_input_dim(self, input: Tensor) -> None:
         """As torch's."""

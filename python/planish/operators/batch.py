@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from planish.library.seen import needs_graph
-from planish.operators import batch_formulas, batch_ops, short
+from planish.operators import batch_formulas, batch_ops, kept, short
 from planish.operators.arguments import DEVICES, DTYPES
+from planish.operators.batch_formulas import Numbers
 from planish.operators.call import ACTIVATIONS
 from planish.operators.stage_calls import is_distributed
 from planish.operators.ways import Way
 from torch import Tensor
 
-__all__ = ["batch_norm", "runs"]
+__all__ = ["batch_norm", "find", "run", "runs"]
 
 _plain_forward, _plain_apply = short.of("batch_norm"), short.of("norm_apply")
 
@@ -50,6 +53,66 @@ def runs(
     return bool(count > 0 and eps >= 0 and running_mean is not None)
 
 
+# ---- Calls that are known ------------------------------------------------------------------------
+
+#: x, addend, weight, bias, running_mean and running_var.
+Tensors = tuple[Any, Any, Any, Any, Any, Any]
+
+
+class _Prepared(NamedTuple):
+    """A call to save for a derivative, and the options without."""
+
+    recorded: batch_ops.Recorded
+    alone: int
+    training: bool
+
+
+def _prepare(
+    ndim: int,
+    training: bool,
+    eps: float,
+    activation: str | None,
+    addend: Tensor | None,
+    bias: Tensor | None,
+) -> _Prepared:
+    code = ACTIVATIONS[activation]
+    alone = batch_ops.options_of(code, not training)
+    options = batch_ops.options_of(code, False, 0, True) if training else alone
+    numbers = Numbers(batch_ops.axes_of(ndim), options, eps)
+    return _Prepared(batch_ops.recorded(numbers, addend, bias), alone, training)
+
+
+def find(training: bool, eps: float, activation: str | None, tensors: Tensors) -> tuple[Any, Any]:
+    """(what run() takes, the key) of a call that was made before with tensors like these, which
+    eager autograd alone looks at; None for either where it was not, or something else does."""
+    key = kept.key_of((batch_norm, training, eps, activation), tensors)
+    return kept.find(key), key
+
+
+def run(prepared: _Prepared, momentum: float, tensors: Tensors) -> Tensor:
+    """A call of plain tensors."""
+    x, addend, weight, bias, running_mean, running_var = tensors
+    record, alone, training = prepared
+    records = needs_graph(x, addend, weight, bias)
+    if records and x.is_inference():
+        x = x.clone()  # autograd saves no tensor that was made in inference mode
+    y: Tensor
+    if training:
+        if records:
+            beside = record, running_mean, running_var, momentum
+            y = batch_ops.record_forward(beside, x, addend, weight, bias)
+            return y
+        axes, _, eps = record.numbers
+        y, _, _ = _plain_forward(x, *tensors[1:], axes, alone, momentum, eps)
+        return y
+    given = x, running_var, running_mean, addend, weight, bias
+    if records:
+        y = batch_ops.record_apply((None, *record.numbers), *given)
+    else:
+        y = _plain_apply(*given, *record.numbers)
+    return y
+
+
 def batch_norm(
     way: Way,
     x: Tensor,
@@ -62,36 +125,22 @@ def batch_norm(
     eps: float,
     activation: str | None,
     addend: Tensor | None,
+    key: Any = None,
 ) -> Tensor:
-    """What runs() says yes to, laid out as x; or by torch."""
+    """What runs() says yes to, laid out as x; or by torch. ``key``: what the call is kept under."""
     if way is Way.TORCH:
         return batch_formulas.batch_norm(
             x, running_mean, running_var, weight, bias, training, momentum, eps, activation, addend
         )
-    code = ACTIVATIONS[activation]
-    records = way is Way.OPERATOR or needs_graph(x, addend, weight, bias)
-    if way is Way.PLAIN and records and x.is_inference():
-        x = x.clone()  # autograd saves no tensor that was made in inference mode
-    axes = batch_ops.axes_of(x.dim())
+    prepared = _prepare(x.dim(), training, eps, activation, addend, bias)
+    if way is Way.PLAIN:
+        tensors = x, addend, weight, bias, running_mean, running_var
+        y = run(prepared, momentum, tensors)
+        kept.keep(key, prepared)
+        return y
+    axes, options, _ = prepared.recorded.numbers
     if training:
-        options = batch_ops.options_of(code, False, 0, records)
         beside = addend, weight, bias, running_mean, running_var, axes, options, momentum, eps
-        if way is Way.PLAIN and records:
-            return batch_ops.record_forward(  # type: ignore[no-any-return]
-                (None, *beside[5:]), x, *beside[:5]
-            )
-        if way is Way.OPERATOR:
-            results = batch_ops.FORWARD(x, *beside)
-        else:
-            results = _plain_forward(x, *beside)
-        return results[0]  # type: ignore[no-any-return]
-    assert running_mean is not None and running_var is not None
-    options = batch_ops.options_of(code, True)
+        return batch_ops.FORWARD(x, *beside)[0]  # type: ignore[no-any-return]
     given = running_var, running_mean, addend, weight, bias, axes, options, eps
-    if way is Way.OPERATOR:
-        return batch_ops.APPLY(x, *given)  # type: ignore[no-any-return]
-    if records:
-        return batch_ops.record_apply(  # type: ignore[no-any-return]
-            (None, *given[5:]), x, *given[:5]
-        )
-    return _plain_apply(x, *given)  # type: ignore[no-any-return]
+    return batch_ops.APPLY(x, *given)  # type: ignore[no-any-return]

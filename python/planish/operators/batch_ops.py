@@ -8,9 +8,8 @@ operators, differentiated by torch.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from planish.operators import batch_formulas, call, fakes, ops, short
@@ -23,10 +22,12 @@ __all__ = [
     "FORWARD",
     "RELU",
     "SUMS",
+    "Recorded",
     "axes_of",
     "options_of",
     "record_apply",
     "record_forward",
+    "recorded",
     "run_backward",
 ]
 
@@ -51,6 +52,31 @@ def axes_of(ndim: int) -> int:
 # ---- Derivatives ---------------------------------------------------------------------------------
 
 
+class Recorded(NamedTuple):
+    """What is the same in all calls of these dtypes, sizes and devices: the numbers, what is saved
+    out of (x, rstd, mean, y, addend, weight, bias, None), and the dtypes of addend and bias."""
+
+    numbers: Numbers
+    keeps: Any
+    dtypes: tuple[torch.dtype | None, torch.dtype | None]
+
+
+def recorded(numbers: Numbers, addend: Tensor | None, bias: Tensor | None) -> Recorded:
+    """Of a ReLU behind an addend its result is saved, which has the mask, and not the addend; of
+    other activations the addend."""
+    by_y = numbers.activation == RELU and addend is not None
+    keeps = bool(numbers.activation) and not by_y
+    y, addend_at, bias_at = 3 if by_y else 7, 4 if keeps else 7, 6 if keeps else 7
+    dtypes = None if addend is None else addend.dtype, None if bias is None else bias.dtype
+    return Recorded(numbers, itemgetter(0, 1, 2, y, addend_at, 5, bias_at), dtypes)
+
+
+def _save_by(ctx: Any, record: Recorded, tensors: tuple[Tensor | None, ...]) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.numbers, ctx.dtypes = record.numbers, record.dtypes
+    ctx.save_for_backward(*record.keeps(tensors))
+
+
 def _save(
     ctx: Any,
     statistics: tuple[Tensor, Tensor],
@@ -61,22 +87,9 @@ def _save(
     bias: Tensor | None,
     numbers: Numbers,
 ) -> None:
-    """What the backward reads. Of a ReLU behind an addend its result, which has the mask, and not
-    the addend; of other activations the addend."""
-    activation = numbers.activation
-    ctx.set_materialize_grads(False)
-    by_y = activation == RELU and addend is not None
-    ctx.numbers = numbers
-    ctx.dtypes = None if addend is None else addend.dtype, None if bias is None else bias.dtype
-    keeps = bool(activation) and not by_y
-    ctx.save_for_backward(
-        x,
-        *statistics,
-        y if by_y else None,
-        addend if keeps else None,
-        weight,
-        bias if keeps else None,
-    )
+    """What the backward reads."""
+    record = recorded(numbers, addend, bias)
+    _save_by(ctx, record, (x, *statistics, y, addend, weight, bias, None))
 
 
 def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -90,19 +103,25 @@ def _save_apply(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     _save(ctx, (spread, mean), x, output, addend, weight, bias, Numbers(*numbers))
 
 
-def _gradients(ctx: Any, dy: Tensor, needs: Sequence[bool]) -> list[Tensor | None]:
+@functools.cache
+def _wanting(options: int, needs: tuple[bool, ...]) -> int:
+    return options | sum(need << bit + call.WANTED_AT for bit, need in enumerate(needs))
+
+
+def _gradients(ctx: Any, dy: Tensor, needs: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
     """Of x, addend, weight and bias, where they need one."""
     x, spread, mean, y, addend, weight, bias = ctx.saved_tensors
     addend_dtype, bias_dtype = ctx.dtypes
     axes, options, eps = ctx.numbers
-    for bit, need in enumerate(needs):
-        options |= need << bit + call.WANTED_AT
     dx, daddend, dweight, dbias = run_backward(
-        dy, x, spread, mean, None, None, y, addend, weight, bias, axes, options, eps
+        *(dy, x, spread, mean, None, None, y, addend, weight, bias),
+        *(axes, _wanting(options, needs), eps),
     )
-    if daddend is not None:
+    if daddend is not None and daddend.dtype != addend_dtype:
         daddend = daddend.to(addend_dtype)
-    return [dx, daddend, dweight, None if dbias is None else dbias.to(bias_dtype)]
+    if dbias is not None and dbias.dtype != bias_dtype:
+        dbias = dbias.to(bias_dtype)
+    return dx, daddend, dweight, dbias
 
 
 def run_backward(*arguments: Any) -> Any:
@@ -114,8 +133,7 @@ def _differentiate_forward(ctx: Any, dy: Tensor | None, *_: Any) -> tuple[Any, .
     rest = (None,) * 6
     if dy is None:
         return (None,) * 4 + rest
-    _, *needs = ctx.needs_input_grad[:5]
-    return *_gradients(ctx, dy, needs), *rest
+    return *_gradients(ctx, dy, ctx.needs_input_grad[1:5]), *rest
 
 
 def _differentiate_apply(ctx: Any, dy: Tensor | None) -> tuple[Any, ...]:
@@ -183,7 +201,7 @@ def _differentiate_backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, .
 
 #: name: fake, save, differentiate, results shown to plain calls, results without a derivative
 _OPERATORS: dict[str, ops.Operator] = {
-    "batch_norm": (fakes.batch, _save_forward, _differentiate_forward, itemgetter(0), (1, 2)),
+    "batch_norm": (fakes.batch, _save_forward, _differentiate_forward, None, (1, 2)),
     "norm_apply": (fakes.apply, _save_apply, _differentiate_apply, None, ()),
     "norm_backward_apply": (
         fakes.backward_apply,
@@ -203,6 +221,31 @@ APPLY = torch.ops.planish.norm_apply.default
 BACKWARD = torch.ops.planish.norm_backward_apply.default
 _unrecorded_backward = short.unrecorded("norm_backward_apply")
 
-#: Recorded calls of plain tensors: of (None, what is no tensor) and the tensors.
-record_forward = ops.record_of(_functions["batch_norm"])
+_plain_forward = short.of("batch_norm")
+
+
+class _Plain(torch.autograd.Function):
+    """batch_norm of plain tensors: of (Recorded, running_mean, running_var, momentum) and what it
+    is differentiated by."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Any, x: Tensor, *others: Tensor | None) -> Any:
+        record, running_mean, running_var, momentum = call
+        axes, options, eps = record.numbers
+        y, mean, rstd = _plain_forward(
+            x, *others, running_mean, running_var, axes, options, momentum, eps
+        )
+        _save_by(ctx, record, (x, rstd, mean, y, *others, None))
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None) -> Any:
+        if dy is None:
+            return (None,) * 5
+        return None, *_gradients(ctx, dy, ctx.needs_input_grad[1:])
+
+
+#: Recorded calls of plain tensors: of what _Plain takes; of (None, what is no tensor) and the
+#: tensors.
+record_forward = ops.record_of(_Plain)
 record_apply = ops.record_of(_functions["norm_apply"])

@@ -11,8 +11,8 @@ into norms, and folding.py norms into convolutions; layers.py has what all class
 others share, and takes them out again; whole.py undoes what a call did that raises.
 rewritten.py gives blocks forwards that call norms together with what stands around them: reading.py
 finds the places in the source, stages.py and post_norms.py compute them, places.py proves it,
-rewriting.py makes the function. batch_blocks.py does so for batch norms; batch_known.py has their
-table, and batch_layers.py those that are no plain ones of torch's.
+rewriting.py makes the function. batch_blocks.py does so for batch norms, with the calls of
+batch_calls.py; batch_known.py has their table, batch_layers.py those that are none of torch's own.
 """
 
 from __future__ import annotations

@@ -19,84 +19,16 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from planish.operators import batch
-from planish.operators.ways import Way, way_of
-from planish.replacing import batch_known
+from planish.replacing.batch_calls import NORMS, known_activation, norm_act, norm_add_act
 from planish.replacing.layers import Layer, assign, body_of, bound_forward, original_of
 from planish.replacing.rewriting import Unreadable, parsed, rewritten
-from planish.replacing.stages import watched
-from torch import Tensor, nn
+from torch import nn
 
 __all__ = ["count", "fuse", "put"]
-
-_NORMS = tuple(batch_known.TYPES.values())
-
-
-# ---- What runs ----------------------------------------------------------------------------------
-
-
-def _activation(act: Any) -> str | None:
-    try:
-        return batch_known.activation_of(act)
-    except KeyError:
-        return None
-
-
-def _fits(norm: Any, chain: tuple[Any, ...], act: Any, x: Any, residual: Any) -> bool:
-    """Whether nobody can tell one call from several."""
-    if type(norm) not in _NORMS or norm.activation is not None or not isinstance(x, Tensor):
-        return False
-    if any(type(one) is not nn.Identity or watched(one) for one in chain):
-        return False
-    if watched(norm) or watched(act) or _activation(act) is None:
-        return False
-    if residual is not None and not (
-        isinstance(residual, Tensor)
-        and residual.shape == x.shape
-        and residual.dtype == x.dtype
-        and residual.device == x.device
-    ):
-        return False
-    by_batch = norm.training or norm.running_mean is None
-    vectors = norm.running_mean, norm.running_var, norm.weight, norm.bias
-    return way_of(x, residual) in (Way.PLAIN, Way.OPERATOR) and batch.runs(
-        x, *vectors, by_batch, norm.eps
-    )
-
-
-def norm_act(norm: Any, chain: tuple[Any, ...], act: Any, x: Any) -> Any:
-    """act(chain(norm(x)))."""
-    if _fits(norm, chain, act, x, None):
-        norm._check_input_dim(x)
-        return norm._forward(x, None, _activation(act))
-    y = norm(x)
-    for one in chain:
-        y = one(y)
-    return act(y)
-
-
-def _sum(in_place: bool, first: bool) -> Callable[..., Any]:
-    """act(norm(x) + residual), as the source adds it."""
-
-    def norm_add_act(norm: Any, chain: tuple[Any, ...], act: Any, x: Any, residual: Any) -> Any:
-        if residual is not None and _fits(norm, chain, act, x, residual):
-            norm._check_input_dim(x)
-            return norm._forward(x, residual, _activation(act))
-        y = norm(x)
-        for one in chain:
-            y = one(y)
-        if in_place:
-            y += residual
-        else:
-            y = y + residual if first else residual + y
-        return act(y)
-
-    return norm_add_act
-
 
 # ---- Reading ------------------------------------------------------------------------------------
 
@@ -169,12 +101,12 @@ class _Reader:
         return self.module._modules.get(name)
 
     def is_norm(self, name: str) -> bool:
-        return type(self._child(name)) in _NORMS
+        return type(self._child(name)) in NORMS
 
     def does(self, name: str) -> bool:
         """Whether it is an activation that a norm can do."""
         child = self._child(name)
-        return child is not None and _activation(child) is not None
+        return child is not None and known_activation(child) is not None
 
     def helper(self, function: Any) -> str:
         """A name for it in the new function."""
@@ -268,7 +200,7 @@ class _Reader:
         act: str,
         at: ast.stmt,
     ) -> list[ast.stmt]:
-        helper = self.helper(norm_act if added is None else _sum(added[1], added[2]))
+        helper = self.helper(norm_act if added is None else norm_add_act(added[1], added[2]))
         own = {name: f"self.{name}" for name in (norm, act, *chain)}
         modules = "".join(f"{own[name]}, " for name in chain)
         residual = "" if added is None else ", None"
@@ -368,7 +300,7 @@ def put(module: Any, residuals: bool) -> None:
         isinstance(module, Layer | torch.jit.ScriptModule)
         or type(module).__module__.partition(".")[0] in ("torch", "planish")
         or bound_forward(module)
-        or not any(type(child) in _NORMS for child in module._modules.values())
+        or not any(type(child) in NORMS for child in module._modules.values())
     ):
         return
     cls = _class(module, residuals)
