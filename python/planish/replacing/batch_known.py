@@ -26,10 +26,14 @@ _ACTIVATIONS: dict[type[nn.Module], str | None] = {
 
 def activation_of(module: nn.Module | None) -> str | None:
     """What planish calls it. Raises KeyError for what it does not fuse."""
+    if type(module) in _ACTIVATIONS:  # first: it is asked at every call of a block
+        return _ACTIVATIONS[type(module)]  # type: ignore[index]
     if type(module) is nn.GELU:
         return "gelu" if module.approximate == "none" else "gelu_tanh"
     if type(module).__name__ in ("SiLU", "Swish") and not type(module).__module__.startswith(
         "torch"
     ):
         return _ACTIVATIONS[nn.SiLU]
-    return _ACTIVATIONS[type(module)] if module is not None else None
+    if module is None:
+        return None
+    raise KeyError(type(module))
