@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from compile_support import compiled, results_of, rows, uncached  # noqa: F401 (fixtures)
+from torch._inductor import choices
 
 import torch
-from planish.compile import choice
-from torch import Tensor, nn
+from planish.compile import choice, neighbours
+from torch import Tensor, fx, nn
 
 LAST = torch.channels_last
 
@@ -89,3 +91,37 @@ def test_a_convolution_of_other_results_reads_the_image(rows: Any) -> None:  # n
         one.to(memory_format=LAST)
     graphs = _graphs(model)
     assert sorted(_read(graphs, "aten.convolution.", 0)).count((192, 24, 4, 1)) == 1
+
+
+def test_a_convolution_is_fused_with_the_norm_that_it_reads() -> None:
+    """Of one with a bias inductor adds that itself, on a GPU; what it adds it to no norm makes."""
+    graph = fx.Graph()
+    x, weight, bias = (graph.placeholder(name) for name in ("x", "weight", "bias"))
+    norm = graph.call_function(torch.ops.aten.cos.default, (x,))
+    more = (weight, bias, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    made = graph.call_function(torch.ops.aten.convolution.default, (norm, *more))
+    behind = graph.call_function(torch.ops.aten.relu.default, (norm,))
+    made.meta["val"] = behind.meta["val"] = SimpleNamespace(is_cuda=True)
+    assert not neighbours._is_fused(made, norm)
+    assert neighbours._is_fused(behind, norm)
+    assert neighbours._is_made(made)
+
+
+@pytest.mark.parametrize("groups", [32, 256, 264, 4096])
+@pytest.mark.parametrize("elements", [40, 8192, 8200, 40960])
+def test_inductor_splits_other_sums(
+    groups: int, elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of groups on a device of 132 multiprocessors, than this package says."""
+    device = SimpleNamespace(
+        major=9,
+        multi_processor_count=132,
+        max_threads_per_multi_processor=2048,
+        warp_size=32,
+        warp_size_or_default=32,
+    )
+    monkeypatch.setattr(choices.DeviceProperties, "create", lambda _: device)
+    split = choices.InductorChoices().reduction_split_factor(
+        torch.device("cuda"), elements, groups, True
+    )
+    assert neighbours.splits_sums(groups, elements, 132) == (split > 1)

@@ -115,11 +115,7 @@ def spare_copies(norm: Norm) -> None:
 
 def _is_pointwise(node: fx.Node) -> bool:
     tags = getattr(node.target, "tags", ())
-    if node.target in _POINTWISE or torch.Tag.pointwise in tags:
-        return True
-    # On a GPU inductor adds a convolution's bias itself.
-    has_bias = node.target is aten.convolution.default and node.args[2] is not None
-    return has_bias and value(node).is_cuda
+    return node.target in _POINTWISE or torch.Tag.pointwise in tags
 
 
 def _is_nothing(node: fx.Node) -> bool:
@@ -170,7 +166,29 @@ def _reads(node: fx.Node | None) -> int:
 
 
 def _is_made(node: fx.Node) -> bool:
+    """By inductor, as a convolution's bias is added on a GPU, whose input is read by others."""
+    if node.target is aten.convolution.default:
+        return node.args[2] is not None and value(node).is_cuda
     return node.op == "call_function" and _is_pointwise(node)
+
+
+def splits_sums(groups: int, elements: int, multiprocessors: int) -> bool:
+    """Whether inductor's sums of each group are of several kernels: of few groups, and long ones.
+    What it makes for these is a pass of its own, as it is in front of planish's norm."""
+    return groups < 2 * multiprocessors and elements > 8192
+
+
+def _is_split(norm: Norm) -> bool:
+    """That of images stored by channel on a GPU."""
+    x, split = norm.x, norm.call.split
+    if norm.is_backward or split <= 0 or not x.is_cuda or hint(x.stride(1)) == 1:
+        return False
+    groups, elements = hint(x.shape[0]), hint(x.numel())
+    if groups is None or elements is None:
+        return False
+    groups *= split
+    found = torch.cuda.get_device_properties(x.device).multi_processor_count
+    return splits_sums(groups, elements // max(groups, 1), found)
 
 
 def _passes_before(norm: Norm, node: fx.Node | None) -> tuple[int, int]:
@@ -178,7 +196,7 @@ def _passes_before(norm: Norm, node: fx.Node | None) -> tuple[int, int]:
     else reads it, too. Beside it the passes that inductor's norm has more for making it, which are
     none of planish's, but of a kernel that does nothing else."""
     made, own = _producer(node), sums.of(norm)
-    if made is None or not _is_made(made) or (own is not None and own.is_whole):
+    if made is None or not _is_made(made) or (own is not None and own.is_whole) or _is_split(norm):
         return 0, 0
     more = max(_reads(made), 1) - 1
     return (2, more) if all(user is norm.node for user in _consumers(made)) else (1, more + 1)
