@@ -56,6 +56,13 @@ SPILLED = {
 }
 #: Many steps at once, as they were measured (bench/results/gpu-33).
 ADDED = "bf16 2 addend running_mean running_var"
+#: Backwards of the general kernels, whose arithmetic is f64: not timed, as no such GPU was at hand.
+SPILLED |= {
+    (120, f"general {direction} {kind} {dtype}"): 24 if direction == 2 and kind == 0 else 8
+    for direction in (1, 2)
+    for kind in (0, 1, 2)
+    for dtype in ("f16", "f64")
+}
 SPILLED |= {
     (arch, f"batch forward {shape} {what}"): most
     for arch, what, most, shapes in (
