@@ -99,5 +99,5 @@ TABLES: dict[str, Callable[[], str]] = {
     ),
     "ort-models": lambda: ort("zen4-7/ort.csv", models=True),
     "ort-norms": lambda: ort("zen4-7/ort.csv", models=False),
-    "calls-gpu": lambda: calls("gpu-40/calls.csv", "NVIDIA H200, torch 2.11, the clock's time"),
+    "calls-gpu": lambda: calls("gpu-45/calls.csv", "NVIDIA H200, torch 2.11, the clock's time"),
 }
