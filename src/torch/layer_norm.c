@@ -297,8 +297,8 @@ static returned_tensors backward(operation_counts *call, backend whose, bool own
     }
     if (why == SUPPORTED) {
         why = backward_on_planish(&l, &dy, mean, rstd, &mask, &made);
-        if (make_dense(why, &l, input, &l.x, &dense_x) |
-            make_dense(why, &l, grad_out, &dy, &dense_dy))
+        const bool x_is_copied = make_dense(why, &l, input, &l.x, &dense_x);
+        if (make_dense(why, &l, grad_out, &dy, &dense_dy) || x_is_copied)
             why = backward_on_planish(&l, &dy, mean, rstd, &mask, &made);
     }
     if (own)

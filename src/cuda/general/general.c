@@ -193,46 +193,59 @@ static void reduce_spec(cuda_spec *spec) {
     }
 }
 
-static void add(const cuda_plan *plan, cuda_kernel kernel, int target, cuda_launch *launches,
-                int *count) {
-    cuda_spec *spec = &launches[(*count)++].spec;
+/* A kernel of a plan, and whose sums it makes. */
+typedef struct part {
+    cuda_kernel kernel;
+    int target;
+} part;
+
+/* The kernels of a plan in their order; returns how many. Outputs may be the inputs themselves:
+ * elements come last. */
+static int parts_in_order(const cuda_plan *plan, part parts[CUDA_MOST_LAUNCHES]) {
+    int count = 0;
+    if (wants(plan, ROLE_AMAX, ROLE_AMAX))
+        parts[count++] = (part){CUDA_GENERAL_CLEAR, 0};
+    if (!is_backward(plan)) {
+        parts[count++] = (part){CUDA_GENERAL_FORWARD, 0};
+        return count;
+    }
+    if (keeps_rows(plan) || plan->main.pass == PLANISH_BACKWARD_STATISTICS)
+        parts[count++] = (part){CUDA_GENERAL_ROWS, 0};
+    if (wants(plan, ROLE_DWEIGHT, ROLE_DBIAS))
+        parts[count++] = (part){CUDA_GENERAL_COLUMNS, GENERAL_AFFINE};
+    if (sums_in_parts(plan))
+        parts[count++] = (part){CUDA_GENERAL_FINISH, GENERAL_AFFINE};
+    if (wants(plan, ROLE_DCOLUMN_SCALE, ROLE_DCOLUMN_SCALE))
+        parts[count++] = (part){CUDA_GENERAL_COLUMNS, GENERAL_SCALED};
+    if (wants(plan, ROLE_DSCALE, ROLE_DSHIFT))
+        parts[count++] = (part){CUDA_GENERAL_COLUMNS, GENERAL_MODULATED};
+    if (wants_elements(plan))
+        parts[count++] = (part){CUDA_GENERAL_ELEMENTS, 0};
+    return count;
+}
+
+static void set_spec(const cuda_plan *plan, part of, cuda_spec *spec) {
     general_constants *c = &spec->general;
     *spec = plan->main;
-    spec->kernel = kernel;
-    c->target = target;
-    if (kernel == CUDA_GENERAL_COLUMNS) {
+    spec->kernel = of.kernel;
+    c->target = of.target;
+    if (of.kernel == CUDA_GENERAL_COLUMNS) {
         cuda_axes axes;
         axes_of_problem(&axes, plan->problem);
-        c->lanes = lanes_of_columns(&axes, target);
+        c->lanes = lanes_of_columns(&axes, of.target);
     }
     if (is_backward(plan) && !c->stages)
         reduce_spec(spec);
     c->slices = WARP * WARPS / c->lanes;
 }
 
-/* Outputs may be the inputs themselves: elements come last. */
 static int launch_specs(const cuda_plan *plan, void *const buffers[ROLE_COUNT],
                         cuda_launch launches[CUDA_MOST_LAUNCHES]) {
-    int count = 0;
     (void)buffers; /* taken as they lie: alignment is nothing to these kernels */
-    if (wants(plan, ROLE_AMAX, ROLE_AMAX))
-        add(plan, CUDA_GENERAL_CLEAR, 0, launches, &count);
-    if (!is_backward(plan)) {
-        add(plan, CUDA_GENERAL_FORWARD, 0, launches, &count);
-        return count;
-    }
-    if (keeps_rows(plan) || plan->main.pass == PLANISH_BACKWARD_STATISTICS)
-        add(plan, CUDA_GENERAL_ROWS, 0, launches, &count);
-    if (wants(plan, ROLE_DWEIGHT, ROLE_DBIAS))
-        add(plan, CUDA_GENERAL_COLUMNS, GENERAL_AFFINE, launches, &count);
-    if (sums_in_parts(plan))
-        add(plan, CUDA_GENERAL_FINISH, GENERAL_AFFINE, launches, &count);
-    if (wants(plan, ROLE_DCOLUMN_SCALE, ROLE_DCOLUMN_SCALE))
-        add(plan, CUDA_GENERAL_COLUMNS, GENERAL_SCALED, launches, &count);
-    if (wants(plan, ROLE_DSCALE, ROLE_DSHIFT))
-        add(plan, CUDA_GENERAL_COLUMNS, GENERAL_MODULATED, launches, &count);
-    if (wants_elements(plan))
-        add(plan, CUDA_GENERAL_ELEMENTS, 0, launches, &count);
+    part parts[CUDA_MOST_LAUNCHES];
+    const int count = parts_in_order(plan, parts);
+    for (int i = 0; i < count; i++)
+        set_spec(plan, parts[i], &launches[i].spec);
     return count;
 }
 
@@ -293,8 +306,8 @@ static void launch_arguments(const cuda_plan *plan, void *const buffers[ROLE_COU
     const double keep_factor = 1 / (1 - s->dropout_p);
     cuda_axes axes;
     axes_of_problem(&axes, p);
-    cuda_launch counted[CUDA_MOST_LAUNCHES];
-    const int count = launch_specs(plan, buffers, counted);
+    part parts[CUDA_MOST_LAUNCHES];
+    const int count = parts_in_order(plan, parts);
     for (int i = 0; i < count; i++) {
         const cuda_spec *spec = &launches[i].spec;
         const int32_t kernel = spec->kernel, target = spec->general.target;
