@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
 import numpy as np
 import pytest
 
@@ -256,7 +255,7 @@ TRUTHS = {
 def test_what_is_neither_true_nor_false_is_named(name: str) -> None:
     good = name == "training"
     wanted = TRUTHS[name](good)
-    for given in (int(good), numpy.bool_(good)):
+    for given in (int(good), np.bool_(good)):
         found = TRUTHS[name](given)
         torch.testing.assert_close(found, wanted, rtol=0, atol=0)
     for given in ("False", None, 0.5, (), [True], torch.tensor(True), object()):

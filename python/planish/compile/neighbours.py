@@ -181,7 +181,7 @@ def splits_sums(groups: int, elements: int, multiprocessors: int) -> bool:
 def _is_split(norm: Norm) -> bool:
     """That of images stored by channel on a GPU."""
     x, split = norm.x, norm.call.split
-    if norm.is_backward or split <= 0 or not x.is_cuda or hint(x.stride(1)) == 1:
+    if norm.is_backward or split <= 0 or not x.is_cuda or reading.is_by_pixel(x):
         return False
     groups, elements = hint(x.shape[0]), hint(x.numel())
     if groups is None or elements is None:

@@ -16,7 +16,17 @@ from planish.operators.call import Call, Tensors
 from planish.operators.formulas import Given
 from torch import Tensor, fx
 
-__all__ = ["NOTHING", "TORCHS", "Norm", "hint", "is_norm", "read", "users_of_results", "value"]
+__all__ = [
+    "NOTHING",
+    "TORCHS",
+    "Norm",
+    "hint",
+    "is_by_pixel",
+    "is_norm",
+    "read",
+    "users_of_results",
+    "value",
+]
 
 aten = torch.ops.aten
 
@@ -76,6 +86,11 @@ def hint(size: Any) -> int | None:
         return size
     found = getattr(getattr(size, "node", None), "hint", None)
     return int(found) if isinstance(found, int) else None
+
+
+def is_by_pixel(x: Tensor) -> bool:
+    """Whether an image is stored with its channels last."""
+    return hint(x.stride(1)) == 1 and hint(x.shape[1]) != 1
 
 
 def users_of_results(node: fx.Node) -> dict[int, list[fx.Node]] | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from planish.compile.reading import Norm, hint
+from planish.compile.reading import Norm, hint, is_by_pixel
 from planish.library.loaded import library
 from planish.operators import call
 from torch import Tensor
@@ -117,8 +117,7 @@ def _layout(kind: str, x: Tensor, reduce: list[int], split: int, staged: bool) -
     if reduce == [1] and not split and ndim > 2:
         return f"{kind} channels{behind}"
     if reduce == list(range(2, ndim)) and split > 0:
-        channels_last = hint(x.stride(1)) == 1 and hint(x.shape[1]) != 1
-        return f"{kind} groups {'nhwc' if channels_last else 'nchw'}{behind}"
+        return f"{kind} groups {'nhwc' if is_by_pixel(x) else 'nchw'}{behind}"
     return None
 
 

@@ -22,6 +22,23 @@ __all__ = ["batch_norm"]
 _TENSORS = "running_mean", "running_var", "weight", "bias", "addend"
 
 
+def _checked_way(input: Tensor, tensors: tuple[Tensor | None, ...]) -> Way:
+    """How a call of these is computed, those of _TENSORS after the input."""
+    way = way_of(input, *tensors)
+    if way is not Way.PLAIN or input is None:
+        check_tensor("batch_norm", "input", input)
+        check_optional("batch_norm", **dict(zip(_TENSORS, tensors, strict=True)))
+    return way
+
+
+def _check_addend(input: Tensor, addend: Tensor | None) -> None:
+    if addend is not None and addend.shape != input.shape:
+        raise RuntimeError(
+            f"batch_norm: Expected addend of input's shape {list(input.shape)}, but got addend of "
+            f"shape {list(addend.shape)}"
+        )
+
+
 def batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
@@ -81,19 +98,12 @@ def batch_norm(
         rest = {"training": training, "momentum": momentum, "eps": eps, "activation": activation}
         return _node(batch_norm, input, **dict(zip(_TENSORS, tensors, strict=True)), **rest)
     check_activation("batch_norm", activation)
-    way = way_of(input, *tensors)
-    if way is not Way.PLAIN or input is None:
-        check_tensor("batch_norm", "input", input)
-        check_optional("batch_norm", **dict(zip(_TENSORS, tensors, strict=True)))
+    way = _checked_way(input, tensors)
     if type(momentum) is not float:
         momentum = number_of("batch_norm", "momentum", momentum)
     if type(eps) is not float:
         eps = number_of("batch_norm", "eps", eps)
-    if addend is not None and addend.shape != input.shape:
-        raise RuntimeError(
-            f"batch_norm: Expected addend of input's shape {list(input.shape)}, but got addend of "
-            f"shape {list(addend.shape)}"
-        )
+    _check_addend(input, addend)
     if type(training) is not bool:
         training = truth_of("batch_norm", "training", training)
     numbers = training, momentum, eps, activation

@@ -126,6 +126,14 @@ class _BatchNorm:
                     return 1.0 / float(batches)
         return 0.0 if momentum is None else momentum
 
+    def _statistics(self) -> tuple[bool, Tensor | None, Tensor | None]:
+        """Whether the batch's own are taken, and the running ones of the call."""
+        module: Any = self
+        mean, var = held_buffer(module, "running_mean"), held_buffer(module, "running_var")
+        if not module.training:
+            return mean is None and var is None, mean, var
+        return (True, mean, var) if module.track_running_stats else (True, None, None)
+
     def _at_once(
         self, input: Tensor, addend: Tensor | None, activation: str | None
     ) -> Tensor | None:
@@ -134,13 +142,9 @@ class _BatchNorm:
         if type(input) is not Tensor or self.once:
             return None
         self._check_input_dim(input)  # type: ignore[attr-defined]
-        training = module.training
+        by_batch, mean, var = self._statistics()
         weight, bias = held_parameter(module, "weight"), held_parameter(module, "bias")
-        mean, var = held_buffer(module, "running_mean"), held_buffer(module, "running_var")
-        if training and not module.track_running_stats:
-            mean = var = None
         tensors = input, addend, weight, bias, mean, var
-        by_batch = training or (mean is None and var is None)
         known, _ = batch.find(by_batch, module.eps, activation, tensors)
         return None if known is None else batch.run(known, self._count(), tensors)
 
@@ -161,12 +165,8 @@ class _BatchNorm:
         if not isinstance(input, Tensor):
             check_tensor(type(self).__name__, "input", input)
         self._check_input_dim(input)  # type: ignore[attr-defined]
-        training = module.training
-        mean, var = held_buffer(module, "running_mean"), held_buffer(module, "running_var")
-        if training and not module.track_running_stats:
-            mean = var = None
-        by_batch = training or (mean is None and var is None)
-        if training and self.once and _is_recomputing():
+        by_batch, mean, var = self._statistics()
+        if module.training and self.once and _is_recomputing():
             mean, var, momentum = None, None, 0.0
         else:
             momentum = self._count()
