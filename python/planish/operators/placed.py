@@ -26,7 +26,7 @@ def split_axis_of(x: Tensor, reduce: Sequence[int]) -> int | None:
     found = [
         axis
         for axis, placement in enumerate(x.placements)
-        if type(placement) is tensor.Shard and placement.dim % x.dim() in reduce
+        if isinstance(placement, tensor.Shard) and placement.dim % x.dim() in reduce
     ]
     partial = any(placement.is_partial() for placement in x.placements)
     return found[0] if len(found) == 1 and not partial else None
