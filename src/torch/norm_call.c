@@ -246,21 +246,29 @@ static void make_dense(norm_call *c) {
         }
 }
 
-/* Has dy lie as x does, which is how dx lies, where a copy of x would lie so, too. */
-static bool lay_gradient(norm_call *c) {
+/* Has what is of x's shape lie as torch.empty_like(x), which is how results lie, where that is not
+ * row-major; false where all of it does. */
+static bool lay_alike(norm_call *c) {
     layout whole, laid;
     const DLTensor x = whole_x(c, &whole);
-    if (!c->given[ROLE_DY] || view_is_contiguous(&x))
+    bool is_new = false;
+    if (view_is_contiguous(&x))
         return false;
     strides_like(&x, laid.strides);
-    if (memcmp(laid.strides, x.strides, (size_t)x.ndim * sizeof *laid.strides))
-        return false;
-    DLTensor view;
-    NEW_TENSOR copy =
-        new_strided_tensor(&x, x.ndim, x.shape, laid.strides, view_dtype(&c->view[ROLE_DY]), &view);
-    torch_check(torch.copy(handle_of(&copy), c->given[ROLE_DY], 0));
-    see_copy(c, ROLE_DY, (new_tensor){give_tensor(&copy)});
-    return true;
+    for (int r = 0; r < ROLE_COUNT; r++) {
+        if (!c->given[r] || types_of((role)r) != TYPES_REAL || axes_of((role)r) != AXES_FULL)
+            continue;
+        const DLTensor given = view_input(c->given[r]);
+        if (!memcmp(laid.strides, given.strides, (size_t)x.ndim * sizeof *laid.strides))
+            continue;
+        DLTensor view;
+        NEW_TENSOR copy =
+            new_strided_tensor(&x, x.ndim, x.shape, laid.strides, view_dtype(&given), &view);
+        torch_check(torch.copy(handle_of(&copy), c->given[r], 0));
+        see_copy(c, (role)r, (new_tensor){give_tensor(&copy)});
+        is_new = true;
+    }
+    return is_new;
 }
 
 void norm_call_run(norm_call *c, planish_pass pass, bool into) {
@@ -270,7 +278,7 @@ void norm_call_run(norm_call *c, planish_pass pass, bool into) {
     planish_status status = into ? run_norm_into(&c->op, pass, &tensors, error)
                                  : run_norm_if_fast(&c->op, pass, &tensors, error);
     if (status == PLANISH_ERROR_NO_FAST_KERNEL) {
-        if (lay_gradient(c))
+        if (lay_alike(c))
             status = run_norm_if_fast(&c->op, pass, &tensors, error);
         if (status == PLANISH_ERROR_NO_FAST_KERNEL) {
             make_dense(c);

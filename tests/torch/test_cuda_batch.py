@@ -155,3 +155,33 @@ def test_images_of_few_pixels_that_lie_apart(dtype: torch.dtype, behind: str | N
         assert float((y.double() - z).abs().max()) <= room
         off = (dx.double() - wanted).abs() > ROOM[dtype] * float(wanted.abs().max())
         assert float(off.double().mean()) <= (2e-3 if behind else 0)  # z near 0: its sign decides
+
+
+def _in_layouts(wide: Tensor) -> dict[str, Tensor]:
+    """16 channels of an image, as these lie: dense ones, and parts of wider ones."""
+    dense = wide[:, 5:21].contiguous()
+    last = dense.contiguous(memory_format=LAST)
+    part = wide.contiguous(memory_format=LAST)[:, 5:21]
+    return {"first": dense, "last": last, "part of last": part, "turned": last.mT.contiguous().mT}
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "silu"])
+@pytest.mark.parametrize("training", [True, False])
+def test_tensors_of_other_layouts(training: bool, activation: str | None) -> None:
+    """x, what is added, and the gradient, each as it comes."""
+    xs, rs, dys = (_in_layouts(random(4, 32, 6, 5, seed=i)) for i in range(3))
+    mean, var = random(16, seed=3), random(16, seed=4).square() + 0.5
+    given = (None, None) if training else (mean, var)
+    for of_x, of_r, of_dy in itertools.product(xs, repeat=3):
+        x, r = (t.detach().requires_grad_() for t in (xs[of_x], rs[of_r]))
+        y = planish.batch_norm(x, *given, training=training, activation=activation, addend=r)
+        found = y, *torch.autograd.grad(y, (x, r), dys[of_dy])
+        x, r = (t.detach().double().requires_grad_() for t in (x, r))
+        z = (
+            F.batch_norm(x, *(None if t is None else t.double() for t in given), training=training)
+            + r
+        )
+        z = {"relu": F.relu, "silu": F.silu, None: lambda z: z}[activation](z)
+        wanted = z, *torch.autograd.grad(z, (x, r), dys[of_dy].double())
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=2e-5)
