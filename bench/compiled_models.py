@@ -98,7 +98,9 @@ def _language(stem: str, batch: int, length: int, **size: Any) -> Callable[[bool
     return make
 
 
-def _image(name: str, batch: int, **more: Any) -> Callable[[bool, str], Made]:
+def _image(
+    name: str, batch: int, channels_last: bool = True, **more: Any
+) -> Callable[[bool, str], Made]:
     def make(tiny: bool, device: str) -> Made:
         import timm
 
@@ -106,7 +108,7 @@ def _image(name: str, batch: int, **more: Any) -> Callable[[bool, str], Made]:
         side, count = (64, 2) if tiny else (224, CPU_IMAGES if device == "cpu" else batch)
         dtype = torch.float32 if device == "cpu" else torch.bfloat16
         x = torch.randn(count, 3, side, side, device=device, dtype=dtype)
-        if "vit" not in name:
+        if channels_last:
             model, x = (t.to(memory_format=torch.channels_last) for t in (model, x))
         labels = torch.randint(0, 1000, (count,), device=device)
         return model, lambda m: nn.functional.cross_entropy(m(x).float(), labels)
@@ -140,9 +142,11 @@ MODELS: dict[str, Callable[[bool, str], Made]] = {
         "T5", 16, 512, d_model=1024, d_kv=64, d_ff=4096, num_heads=16, num_layers=4,
         dropout_rate=0.0, decoder_start_token_id=0,
     ),
-    "vit": _image("vit_base_patch16_224", 64, depth=6),
+    "vit": _image("vit_base_patch16_224", 64, False, depth=6),
     "convnext": _image("convnext_base", 64),
     "resnet_gn": _image("resnet50_gn", 64),
+    "convnext_nchw": _image("convnext_base", 64, False),
+    "resnet_gn_nchw": _image("resnet50_gn", 64, False),
     "dit": _denoiser(dit),
     "unet_nchw": _denoiser(unet),
     "unet_nhwc": _denoiser(functools.partial(unet, channels_last=True)),
