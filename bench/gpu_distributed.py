@@ -151,7 +151,7 @@ def _sharded(rows: int, turns: int) -> dict[str, Any]:
         "statistics": lambda: ops.norm_part_message(x, axes, options, 2),
         "apply": lambda: ops.norm_apply(x, rstd, None, None, weight, None, axes, options, EPS),
         "backward statistics": lambda: ops.norm_backward_statistics(
-            dy, x, rstd, None, weight, axes, options, 2
+            dy, x, rstd, None, weight, axes, options, 2, EPS
         ),
         "backward apply": lambda: ops.norm_backward_apply(
             dy, x, rstd, None, None, rstd, None, None, weight, None, axes, of_dx, EPS

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from distributed_support import cut, here, run, same_on_all_ranks
+from distributed_support import cut, here, run
 
 import planish
 import torch
@@ -354,47 +354,3 @@ def test_add_rms_norm() -> None:
     assert torch.equal(got[1], total.detach())
     for one, other in zip(got, [y, total, *gradients], strict=True):
         torch.testing.assert_close(one.float(), other.float(), rtol=1e-2, atol=1e-2)
-
-
-# ---- All-reduce, sum and norm --------------------------------------------------------------------
-
-
-def _reduced_on_ranks(rows: int, dim: int) -> list[Tensor]:
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    make = torch.Generator().manual_seed(3)
-    sizes = (rows, 3, 32) if dim == 0 else (3, rows, 32)
-    summands = [torch.randn(sizes, generator=make) for _ in range(ranks)]
-    residual, dy = torch.randn(sizes, generator=make), torch.randn(sizes, generator=make)
-    weight = torch.rand(32, generator=make)
-    each = -(-rows // ranks)
-    own = residual.split(each, dim)
-    own_rows = own[rank] if rank < len(own) else residual.narrow(dim, 0, 0)
-    mine = summands[rank], own_rows, weight
-    tensors = [here(t.clone()).requires_grad_() for t in mine]
-    y, total = planish.distributed.all_reduce_add_rms_norm(*tensors, 1e-6, dim=dim)
-    loss = (y * here(dy)).sum() / ranks + total.sum()  # each rank's share of dy
-    return [y.detach(), total.detach(), *torch.autograd.grad(loss, tensors)]
-
-
-@pytest.mark.parametrize(("ranks", "rows", "dim"), [(2, 8, 0), (2, 5, 1), (4, 6, 0), (4, 1, 1)])
-def test_all_reduce_add_rms_norm(ranks: int, rows: int, dim: int) -> None:
-    make = torch.Generator().manual_seed(3)
-    sizes = (rows, 3, 32) if dim == 0 else (3, rows, 32)
-    summands = [torch.randn(sizes, generator=make) for _ in range(ranks)]
-    residual, dy = torch.randn(sizes, generator=make), torch.randn(sizes, generator=make)
-    weight = torch.rand(32, generator=make)
-    tensors = [t.requires_grad_() for t in (sum(summands), residual, weight)]
-    y, total = planish.add_rms_norm(*tensors, 1e-6)
-    dx, dresidual, dweight = torch.autograd.grad((y * dy).sum() + total.sum(), tensors)
-    results = run(ranks, _reduced_on_ranks, rows, dim)
-    ys, totals, dxs, dresiduals, dweights = zip(*results, strict=True)
-    close = torch.testing.assert_close
-    for one in ys:
-        close(one, y.detach(), rtol=1e-5, atol=1e-5)
-    close(torch.cat(totals, dim), total.detach(), rtol=1e-5, atol=1e-5)
-    for one in dxs:
-        close(one, dx, rtol=1e-5, atol=1e-5)
-    close(torch.cat(dresiduals, dim), dresidual, rtol=1e-5, atol=1e-5)
-    close(dweights[0], dweight, rtol=1e-5, atol=1e-5)
-    assert same_on_all_ranks(list(ys))
-    assert same_on_all_ranks(list(dweights))

@@ -9,6 +9,7 @@ call begins with a barrier, behind which what the last one put there has been re
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -145,8 +146,10 @@ def between(group: dist.ProcessGroup, own: Tensor, rows: int) -> Room | None:
     """Room for `rows` rows of all ranks like those of `own`, where the group has it and it pays:
     the same answer on every rank. What it takes to find out is done once; a CUDA graph that is
     captured before goes by the collectives."""
-    size = rows * own[:1].numel() * own.element_size()
-    if own.device.type != "cuda" or not LEAST_BYTES <= size <= MOST_BYTES or rows % group.size():
+    if own.device.type != "cuda":
+        return None
+    size = rows * math.prod(own.shape[1:]) * own.element_size()
+    if not LEAST_BYTES <= size <= MOST_BYTES or rows % group.size():
         return None
     of, room = _rooms.get(group.group_name, (None, None))
     if of is group and (room is None or room.size >= size):

@@ -4,30 +4,49 @@ there is a way (peers.py), else by the collectives of the backend."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
 import torch
 from planish.distributed import peers
-from planish.distributed.agreement import agree, group_of
+from planish.distributed.agreement import agree, group_of, is_asked
 from planish.functions import quantized, stage_norms, stages
 from planish.library.seen import needs_graph
-from planish.operators import parts
+from planish.operators import kept, ops, parts, records, short, stage_calls
 from planish.operators.arguments import check_optional, check_tensor, eps_of, whole_of
+from planish.operators.call import Tensors
+from planish.operators.ways import Way
 from torch import Tensor
 
 __all__ = ["all_reduce_add_rms_norm", "all_reduce_quantized_rms_norm"]
 
-#: Newer torch has another name for it, and warns of this one.
-_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+@functools.cache
+def _scatter_options() -> Any:
+    """Of a sum on the stream of who asks for it."""
+    from torch.distributed import distributed_c10d
+
+    c10d: Any = distributed_c10d
+    options = c10d.ReduceScatterOptions()
+    options.reduceOp, options.asyncOp = dist.ReduceOp.SUM, False
+    return options
+
+
+def _scatter(own: Tensor, rows: Tensor, group: dist.ProcessGroup) -> None:
+    # As parts.gather() has it; newer torch has another name for it, and warns of this one.
+    scatter = getattr(group, "reduce_scatter_single", None) or group._reduce_scatter_base
+    work = scatter(own, rows, _scatter_options())
+    if work is not None:
+        work.wait()
 
 
 def _own_rows(size: int, group: dist.ProcessGroup) -> tuple[int, int, int]:
     """How many rows a rank has, as torch.chunk cuts them, and the first and the last but one of
     this rank's, which may be fewer."""
-    each, rank = -(-size // group.size()), dist.get_rank(group)
+    each, rank = -(-size // group.size()), group.rank()
     return each, min(rank * each, size), min((rank + 1) * each, size)
 
 
@@ -58,7 +77,7 @@ def _reduce_scatter(x: Tensor, group: dist.ProcessGroup) -> Tensor:
         made = functional.wait_tensor(made)
     else:
         made = x.new_empty((each, *x.shape[1:]))
-        _scatter(made, padded, group=group)
+        _scatter(made, padded, group)
     own: Tensor = made[: last - first]
     return own
 
@@ -70,6 +89,13 @@ def _all_gather(own: Tensor, size: int, group: dist.ProcessGroup) -> Tensor:
     return parts.gather(_padded(own, _own_rows(size, group)[0]), group)[:size]
 
 
+def _summed(d: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The gradient of a parameter that every rank has: the sum of theirs, in the order of the
+    ranks."""
+    wide = d if d.dtype == torch.float64 else d.float()
+    return parts.gather(wide.contiguous()[None], group).sum(0).to(d.dtype)
+
+
 class _ReduceScatter(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -77,6 +103,7 @@ class _ReduceScatter(torch.autograd.Function):
         return _reduce_scatter(x, group)
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
         return _all_gather(d, ctx.size, ctx.group), None
 
@@ -88,13 +115,13 @@ class _AllGather(torch.autograd.Function):
         return _all_gather(own, size, group)
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
         return _reduce_scatter(d, ctx.group), None, None
 
 
 class _Shared(torch.autograd.Function):
-    """A parameter that every rank has: its gradient is the sum of theirs, in the order of the
-    ranks."""
+    """A parameter that every rank has."""
 
     @staticmethod
     def forward(ctx: Any, parameter: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -102,9 +129,43 @@ class _Shared(torch.autograd.Function):
         return parameter.view_as(parameter)
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
-        wide = d if d.dtype == torch.float64 else d.float()
-        return parts.gather(wide.contiguous()[None], ctx.group).sum(0).to(d.dtype), None
+        return _summed(d, ctx.group), None
+
+
+class _AtOnce(torch.autograd.Function):
+    """All of it, of tensors that only eager autograd looks at: the record of the sum and the norm
+    of a rank's own rows with the group, x, residual, and weight where there is one."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, of: tuple[Any, dist.ProcessGroup], x: Tensor, *rest: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        record, group = of
+        given = record.spread((_reduce_scatter(x, group), *rest, None))
+        results = short.FORWARD(*given, *record.call)
+        records.save(ctx, record, given, results)
+        ctx.size, ctx.group = x.shape[0], group
+        return _all_gather(results[0], ctx.size, group), results[1]
+
+    @staticmethod
+    def backward(ctx: Any, *d: Tensor | None) -> tuple[Any, ...]:
+        return (_refusing if torch.is_grad_enabled() else _backward)(ctx, *d)
+
+
+def _backward(ctx: Any, dy: Tensor | None, dsum: Tensor | None) -> tuple[Any, ...]:
+    own = None if dy is None else _reduce_scatter(dy, ctx.group)
+    _, dx, *rest = records.differentiate(ctx, own, dsum)
+    if dx is not None:
+        dx = _all_gather(dx, ctx.size, ctx.group)
+    if len(rest) == 2 and rest[1] is not None:
+        rest[1] = _summed(rest[1], ctx.group)
+    return None, dx, *rest
+
+
+_refusing = torch.autograd.function.once_differentiable(_backward)
+_record = ops.record_of(_AtOnce)
 
 
 # ---- The ways ------------------------------------------------------------------------------------
@@ -177,6 +238,68 @@ def _checked(
     return group, dim, eps
 
 
+class _Known(NamedTuple):
+    """A call that was made before with tensors like these."""
+
+    place: tuple[int, int]  # how many ranks there are, and which this is
+    dim: int
+    eps: float
+    record: Any  # of the sum and the norm; None where they are no one call of planish's
+
+
+def _first(tensor: Tensor, dim: int) -> Tensor:
+    return tensor.movedim(dim, 0) if dim else tensor
+
+
+def _record_of(
+    known: _Known,
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    weight_offset: float,
+    cast: str,
+) -> Any:
+    if cast != "once" or weight_offset not in (0, 1):
+        return None
+    residual = _first(residual, known.dim)
+    own = _first(x, known.dim)[: residual.shape[0]]
+    found = stage_calls.described(
+        Way.PLAIN,
+        Tensors(own, residual, None, None, None, weight),
+        [own.dim() - 1],
+        known.eps,
+        True,
+        weight_offset=weight_offset,
+        y_dtype=own.dtype,
+        sum_dtype=residual.dtype,
+    )
+    return found and stage_calls.prepare(found.saving, found.tensors).record
+
+
+def _run(
+    known: _Known,
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    group: dist.ProcessGroup,
+    weight_offset: float,
+    cast: str,
+) -> _Rows:
+    there = (x, residual) if weight is None else (x, residual, weight)
+    is_recorded = needs_graph(*there)
+    if is_recorded and known.record is not None and not stage_calls.saves_badly(*there):
+        y, total = _record((known.record, group), *there)
+        return y, total
+
+    def norm(x: Tensor, residual: Tensor, weight: Tensor | None) -> _Rows:
+        return stage_norms.add_rms_norm(
+            x, residual, weight, known.eps, weight_offset=weight_offset, cast=cast
+        )
+
+    way = _differentiable if is_recorded else _inferred
+    return way(x, residual, weight, group, norm)
+
+
 def all_reduce_add_rms_norm(
     x: Tensor,
     residual: Tensor,
@@ -211,20 +334,25 @@ def all_reduce_add_rms_norm(
     >>> own = torch.randn(8 // torch.distributed.get_world_size(), 64)
     >>> y, own = planish.distributed.all_reduce_add_rms_norm(x, own)
     """
-    group, dim, eps = _checked(
-        "all_reduce_add_rms_norm", x, residual, weight, eps, group, dim,
-        weight_offset=weight_offset, cast=cast,
-    )  # fmt: skip
-
-    def norm(x: Tensor, residual: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
-        return stage_norms.add_rms_norm(
-            x, residual, weight, eps, weight_offset=weight_offset, cast=cast
-        )
-
-    tensors = x.movedim(dim, 0), residual.movedim(dim, 0), weight
-    run = _differentiable if needs_graph(*tensors) else _inferred
-    y, total = run(*tensors, group, norm)
-    return y.movedim(0, dim), total.movedim(0, dim)
+    options = "all_reduce_add_rms_norm", eps, dim, weight_offset, cast
+    key = None if is_asked() else kept.key_of(options, (x, residual, weight))
+    known = kept.find(key)
+    if known is not None:
+        group = group_of("all_reduce_add_rms_norm", group)
+    if known is None or known.place != (group.size(), group.rank()):
+        group, dim, eps = _checked(
+            "all_reduce_add_rms_norm", x, residual, weight, eps, group, dim,
+            weight_offset=weight_offset, cast=cast,
+        )  # fmt: skip
+        known = _Known((group.size(), group.rank()), dim, eps, None)
+        if key is not None:
+            known = known._replace(record=_record_of(known, x, residual, weight, *options[3:]))
+            kept.keep(key, known)
+    tensors = _first(x, known.dim), _first(residual, known.dim), weight
+    y, total = _run(known, *tensors, group, weight_offset, cast)
+    if known.dim == 0:
+        return y, total
+    return y.movedim(0, known.dim), total.movedim(0, known.dim)
 
 
 def all_reduce_quantized_rms_norm(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import sys
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from planish.library import counts
@@ -26,6 +26,7 @@ from torch import Tensor
 
 __all__ = [
     "as_rows",
+    "described",
     "is_distributed",
     "known",
     "last_axes",
@@ -178,7 +179,15 @@ def _can_run(
     return not why
 
 
-def norm(
+class Described(NamedTuple):
+    """What norm_forward is called with."""
+
+    tensors: Tensors
+    saving: Call  # for a derivative
+    graph: bool  # whether there is one
+
+
+def described(
     way: Way,
     given: Tensors,
     reduce: list[int],
@@ -195,12 +204,11 @@ def norm(
     dropout_p: float = 0.0,
     y_dtype: torch.dtype,
     sum_dtype: torch.dtype | None = None,
-    key: Any = None,
-) -> tuple[Tensor, Any] | None:
-    """(y, sum or None), or None where the library, or the way of the call, wants the composition of
-    torch's operators. ``given`` has no rng. ``affine`` and ``column``: the axes of weight and bias
-    and of column_scale, by default the last as far as they have them; all axes are those of x as it
-    is seen by ``split`` (call.py). ``key``: what the call is kept under."""
+) -> Described | None:
+    """None where the library, or the way of the call, wants the composition of torch's operators.
+    ``given`` has no rng. ``affine`` and ``column``: the axes of weight and bias and of
+    column_scale, by default the last as far as they have them; all axes are those of x as it is
+    seen by ``split`` (call.py)."""
     if way is not Way.PLAIN and way is not Way.OPERATOR:
         return None
     x, residual, row_scale, column_scale, _, weight, bias, scale, shift, gate = given
@@ -244,6 +252,25 @@ def norm(
         dtype=y_dtype,
         sum_dtype=sum_dtype,
     )
+    return Described(tensors, saving, graph)
+
+
+def norm(
+    way: Way,
+    given: Tensors,
+    reduce: list[int],
+    eps: float,
+    rms: bool,
+    *,
+    key: Any = None,
+    **more: Any,
+) -> tuple[Tensor, Any] | None:
+    """(y, sum or None) of what described() has, or None where it has none. ``key``: what the call
+    is kept under."""
+    found = described(way, given, reduce, eps, rms, **more)
+    if found is None:
+        return None
+    tensors, saving, graph = found
     if way is Way.OPERATOR:
         y, total, _, _ = ops.FORWARD(*tensors, *saving)
         return y, total
