@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 __all__ = ["MODELS", "batch_of", "loss_of", "model_of"]
 
-WIDTH, HEADS, WORDS, STEPS = 32, 4, 17, 8
+WIDTH, HEADS, WORDS, STEPS = 32, 4, 17, 128
 
 
 class Attention(nn.Module):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 import torch.nn.functional as F
 from distributed_models import MODELS, batch_of, loss_of
+from distributed_support import here, on_a_gpu, world_mesh
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +32,7 @@ def train(
     optimizer = torch.optim.SGD(model.parameters(), 0.2)
     losses = []
     for step in range(STEPS):
-        losses.append(float((take or _whole)(model, batch_of(step))))
+        losses.append(float((take or _whole)(model, here(batch_of(step)))))
         optimizer.step()
         optimizer.zero_grad()
     return losses
@@ -115,7 +116,7 @@ def _tensor_parallel(model: nn.Module) -> nn.Module:
         parallelize_module,
     )
 
-    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = world_mesh()
     steps, whole = Shard(1), Replicate()
     gathered = PrepareModuleInput(input_layouts=(steps,), desired_input_layouts=(whole,))
     plan = {
@@ -182,13 +183,15 @@ def _piped(schedule: str, model: nn.Module, words: Tensor) -> Tensor:
     from torch.distributed import pipelining
 
     rank, losses = dist.get_rank(), []
-    stage = pipelining.PipelineStage(model, rank, 2, torch.device("cpu"))
+    stage = pipelining.PipelineStage(model, rank, 2, words.device)
     run = getattr(pipelining, schedule)(stage, n_microbatches=4, loss_fn=_loss_of_stage)
     if rank == 0:
         run.step(words)
     else:
         run.step(target=words.roll(1, 1), losses=losses)
-    loss = torch.stack(losses).mean().detach() if losses else torch.zeros(())
+    loss = (
+        torch.stack(losses).mean().detach() if losses else words.new_zeros((), dtype=torch.float32)
+    )
     dist.broadcast(loss, 1)
     return loss
 
@@ -244,11 +247,11 @@ def _along_the_context(model: nn.Module, words: Tensor) -> Tensor:
     """Each rank takes its steps of every sequence."""
     from torch.distributed.tensor.experimental import context_parallel
 
-    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = world_mesh()
     wanted, words = words.roll(1, 1), words.clone()
     with (
         context_parallel(mesh, buffers=[words, wanted], buffer_seq_dims=[1, 1]),
-        _ring_attention_on_cpus(mesh),
+        contextlib.nullcontext() if on_a_gpu() else _ring_attention_on_cpus(mesh),
     ):
         loss = _loss_of_stage(model(words), wanted)
         loss.backward()

@@ -1,7 +1,8 @@
 """The tests of several processes, over NCCL with a GPU for each rank: norms of which each rank has
-a part, all_reduce_add_rms_norm, batch norms over ranks and DTensors. Their text is that of the
-other files, whose processes meet by gloo; PLANISH_TEST_BACKEND=gloo has these meet by it, too. With
-fewer than two GPUs they are skipped, and the reason says how many there are."""
+a part, ShardedNorm, all_reduce_add_rms_norm, batch norms over ranks, DTensors, and small models
+trained in the ways torch has. Their text is that of the other files, whose processes meet by gloo;
+PLANISH_TEST_BACKEND=gloo has these meet by it, too. With fewer than two GPUs they are skipped, and
+the reason says how many there are."""
 
 from __future__ import annotations
 
@@ -17,12 +18,21 @@ from test_distributed_batch import (
 )
 from test_distributed_norms import (
     test_add_rms_norm,
-    test_all_reduce_add_rms_norm,
     test_group_norm_of_sharded_pixels_and_channels,
     test_parts_make_the_norm_of_the_whole_row,
     test_queries_and_keys_across_heads,
     test_the_same_bits_again,
     test_weight_offset,
+)
+from test_distributed_reduced import (
+    test_a_second_derivative_of_a_reduced_norm_raises,
+    test_all_reduce_add_rms_norm,
+)
+from test_distributed_styles import (
+    test_a_compiled_model_has_its_sharded_norm_in_one_graph,
+    test_an_olmo_2_with_sharded_heads,
+    test_distributed_checkpoints_of_a_sharded_norm,
+    test_sharded_norm_behind_a_column_parallel_projection,
 )
 from test_distributed_tensors import (
     test_a_sharded_normalised_axis_costs_one_exchange_each_way,
@@ -30,6 +40,10 @@ from test_distributed_tensors import (
     test_group_norm_by_batch_groups_and_pixels,
     test_sharded_heads_and_quantised_rows_need_no_collective,
     test_sharded_rows_need_no_collective,
+)
+from test_distributed_training import (
+    test_gradients_of_replicated_parameters_are_equal_bit_for_bit,
+    test_losses_are_those_of_one_process,
 )
 from test_sync_batch_norm import test_several_processes_differ_from_one as test_sync_batch_norm
 from test_sync_batch_operators import (
@@ -39,17 +53,24 @@ from test_sync_batch_operators import (
 import torch
 
 __all__ = [
+    "test_a_compiled_model_has_its_sharded_norm_in_one_graph",
+    "test_a_second_derivative_of_a_reduced_norm_raises",
     "test_a_sharded_normalised_axis_costs_one_exchange_each_way",
     "test_a_weight_norm_is_sharded_without_a_gather",
     "test_add_rms_norm",
     "test_all_reduce_add_rms_norm",
+    "test_an_olmo_2_with_sharded_heads",
+    "test_distributed_checkpoints_of_a_sharded_norm",
     "test_dtensors_gather_no_batch",
+    "test_gradients_of_replicated_parameters_are_equal_bit_for_bit",
     "test_group_norm_by_batch_groups_and_pixels",
     "test_group_norm_of_sharded_pixels_and_channels",
+    "test_losses_are_those_of_one_process",
     "test_parts_make_the_norm_of_the_whole_batch",
     "test_parts_make_the_norm_of_the_whole_row",
     "test_queries_and_keys_across_heads",
     "test_sharded_heads_and_quantised_rows_need_no_collective",
+    "test_sharded_norm_behind_a_column_parallel_projection",
     "test_sharded_rows_need_no_collective",
     "test_sync_batch_norm",
     "test_sync_batch_norm_of_torchs",

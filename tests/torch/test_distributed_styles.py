@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch.distributed as dist
-from distributed_support import draw, run
+from distributed_support import draw, here, run, world_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 
@@ -49,9 +48,9 @@ def _styled(kind: str, width: int, ranks: int | None) -> tuple[list[Tensor], dic
         parallelize_module,
     )
 
-    model, x = _Queries(_norm(kind, width), width), draw(3, 5, 16)
+    model, x = here(_Queries(_norm(kind, width), width)), here(draw(3, 5, 16))
     if ranks:
-        mesh = dist.init_device_mesh("cpu", (ranks,))
+        mesh = world_mesh()
         plan = {
             "q_proj": ColwiseParallel(),
             # torch's RowwiseParallel takes uneven parts as a DTensor alone
@@ -104,14 +103,15 @@ def _olmo(ranks: int | None) -> list[Tensor]:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.rand_like(parameter))
+    model = here(model)
     if ranks:
         plan: dict[str, Any] = {f"{name}_proj": ColwiseParallel() for name in "qkv"}
         plan |= {f"{name}_norm": planish.distributed.ShardedNorm() for name in "qk"}
         plan["o_proj"] = RowwiseParallel()
-        mesh = dist.init_device_mesh("cpu", (ranks,))
+        mesh = world_mesh()
         for layer in model.model.layers:
             parallelize_module(layer.self_attn, mesh, plan)
-    words = torch.arange(14).view(2, 7)
+    words = here(torch.arange(14)).view(2, 7)
     said = model(words, labels=words)
     said.loss.backward()
     tensors = [said.logits, *(parameter.grad for parameter in model.parameters())]
@@ -127,24 +127,24 @@ def test_an_olmo_2_with_sharded_heads(ranks: int) -> None:
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def _sharded_model(ranks: int, width: int) -> torch.nn.Module:
+def _sharded_model(width: int) -> torch.nn.Module:
     from torch.distributed.tensor.parallel import parallelize_module
 
-    model = _Queries(_norm("layer", width), width)
+    model = here(_Queries(_norm("layer", width), width))
     plan = {"q_norm": planish.distributed.ShardedNorm()}
-    return parallelize_module(model, dist.init_device_mesh("cpu", (ranks,)), plan)
+    return parallelize_module(model, world_mesh(), plan)
 
 
-def _saved(folder: str, ranks: int, width: int) -> None:
+def _saved(folder: str, width: int) -> None:
     import torch.distributed.checkpoint as dcp
 
-    dcp.save({"model": _sharded_model(ranks, width).state_dict()}, checkpoint_id=folder)
+    dcp.save({"model": _sharded_model(width).state_dict()}, checkpoint_id=folder)
 
 
-def _loaded(folder: str, ranks: int, width: int) -> list[Tensor]:
+def _loaded(folder: str, width: int) -> list[Tensor]:
     import torch.distributed.checkpoint as dcp
 
-    model = _sharded_model(ranks, width)
+    model = _sharded_model(width)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
@@ -157,9 +157,9 @@ def _loaded(folder: str, ranks: int, width: int) -> list[Tensor]:
 def test_distributed_checkpoints_of_a_sharded_norm(
     tmp_path: Path, width: int, before: int, after: int
 ) -> None:
-    run(before, _saved, str(tmp_path), before, width)
+    run(before, _saved, str(tmp_path), width)
     wanted = _Queries(_norm("layer", width), width).q_norm
-    for weight, bias in run(after, _loaded, str(tmp_path), after, width):
+    for weight, bias in run(after, _loaded, str(tmp_path), width):
         assert torch.equal(weight, wanted.weight)
         assert torch.equal(bias, wanted.bias)
 
@@ -182,10 +182,9 @@ def _compiled(kind: str) -> tuple[list[Tensor], int]:
         "q_norm": planish.distributed.ShardedNorm(),
         "o_proj": RowwiseParallel(),
     }
-    mesh = dist.init_device_mesh("cpu", (2,))
-    model: Any = parallelize_module(_Queries(_norm(kind, 24), 24), mesh, plan)
+    model: Any = parallelize_module(here(_Queries(_norm(kind, 24), 24)), world_mesh(), plan)
     model.compile(backend="aot_eager", fullgraph=True)
-    y = model(draw(3, 5, 16))
+    y = model(here(draw(3, 5, 16)))
     y.square().sum().backward()
     gradients = [parameter.grad.full_tensor() for parameter in model.parameters()]
     return [y.detach(), *gradients], sum(one["planish"] for one in planish.stats().values())

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 import torch.distributed as dist
 from distributed_models import batch_of, loss_of, model_of
-from distributed_support import run
+from distributed_support import here, run
 from distributed_ways import PUT_IN, WAYS, train
 
 import planish
@@ -34,7 +34,7 @@ def _losses(way: str, names: tuple[str, ...]) -> dict[tuple[str, str], tuple[lis
             before, after = PUT_IN[how]
             planish.reset_stats()
             try:
-                model = model_of(name)
+                model = here(model_of(name))
                 _put(before, model)
                 wrapped = WAYS[way].wrap(model)
                 _put(after, wrapped)
@@ -76,8 +76,8 @@ def _distance(losses: list[float], alone: Tensor) -> float:
 
 
 def _gradients_of_ranks() -> list[Tensor]:
-    model = WAYS["ddp"].wrap(planish.replace(model_of("llama"), fuse=True))
-    loss_of(model, batch_of(dist.get_rank())).backward()
+    model = WAYS["ddp"].wrap(planish.replace(here(model_of("llama")), fuse=True))
+    loss_of(model, here(batch_of(dist.get_rank()))).backward()
     return [parameter.grad for parameter in model.parameters()]  # type: ignore[misc]
 
 
