@@ -162,9 +162,13 @@ def here(what: _Placed) -> _Placed:
     return what.cuda() if on_a_gpu() else what
 
 
-def world_mesh() -> Any:
-    """All ranks, as a mesh of one axis."""
-    return dist.init_device_mesh("cuda" if on_a_gpu() else "cpu", (dist.get_world_size(),))
+def world_mesh(*names: str) -> Any:
+    """All ranks, as a mesh of one axis; with two names of two, the first of which has two ranks."""
+    size = dist.get_world_size()
+    sizes = (2, size // 2) if names else (size,)
+    return dist.init_device_mesh(
+        "cuda" if on_a_gpu() else "cpu", sizes, mesh_dim_names=names or None
+    )
 
 
 def cut(tensor: torch.Tensor, sizes: list[int], axis: int) -> torch.Tensor:

@@ -55,6 +55,12 @@ def _split(model: nn.Module, words: Tensor) -> Tensor:
     return _mean_of_ranks(_whole(model, words.chunk(dist.get_world_size())[dist.get_rank()]))
 
 
+def _halved(model: nn.Module, words: Tensor) -> Tensor:
+    """The first half of the ranks takes the first half of the sequences."""
+    half = dist.get_rank() * 2 // dist.get_world_size()
+    return _mean_of_ranks(_whole(model, words.chunk(2)[half]))
+
+
 # ---- Data parallel -------------------------------------------------------------------------------
 
 
@@ -105,7 +111,7 @@ def _checkpointed_mixed(model: nn.Module) -> nn.Module:
 # ---- Tensor parallel -----------------------------------------------------------------------------
 
 
-def _tensor_parallel(model: nn.Module) -> nn.Module:
+def _tensor_parallel(model: nn.Module, mesh: Any = None) -> nn.Module:
     """With sequence parallel: norms have their own steps of a sequence."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (
@@ -116,7 +122,7 @@ def _tensor_parallel(model: nn.Module) -> nn.Module:
         parallelize_module,
     )
 
-    mesh = world_mesh()
+    mesh = mesh or world_mesh()
     steps, whole = Shard(1), Replicate()
     gathered = PrepareModuleInput(input_layouts=(steps,), desired_input_layouts=(whole,))
     plan = {
@@ -137,6 +143,19 @@ def _tensor_parallel(model: nn.Module) -> nn.Module:
             of_block[name] = SequenceParallel()
     plan |= {f"blocks.*.{name}": style for name, style in of_block.items()}
     return parallelize_module(model, mesh, plan)
+
+
+# ---- Meshes of two axes --------------------------------------------------------------------------
+
+
+def _tensor_parallel_fsdp(model: nn.Module) -> nn.Module:
+    mesh = world_mesh("data", "tensor")
+    return _fsdp(_tensor_parallel(model, mesh["tensor"]), mesh=mesh["data"])
+
+
+def _hybrid_fsdp(model: nn.Module) -> nn.Module:
+    """Sharded inside of each half of the ranks, and the same on both."""
+    return _fsdp(model, mesh=world_mesh("replicate", "shard"))
 
 
 # ---- Compiled ------------------------------------------------------------------------------------
@@ -290,6 +309,8 @@ WAYS = {
     "fsdp2": Way(_fsdp, ranks=(2, 4)),
     "checkpoint, fsdp2": Way(_checkpointed, ranks=(2, 4)),
     "tp + sp": Way(_tensor_parallel, _whole, _WORDS, (2, 4)),
+    "tp + sp, fsdp2": Way(_tensor_parallel_fsdp, _halved, _WORDS, (4,)),
+    "hybrid fsdp2": Way(_hybrid_fsdp, models=_TWO, ranks=(4,)),
     "fsdp2, bf16": Way(_fsdp_mixed, models=_TWO, ranks=(2, 4), room=_ROUNDED),
     "fsdp2, bf16, offloaded": Way(_fsdp_offloaded, models=_TWO, room=_ROUNDED),
     "checkpoint, fsdp2, bf16, offloaded": Way(_checkpointed_mixed, models=_TWO, room=_ROUNDED),

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch.distributed as dist
-from distributed_support import over, run
+from distributed_support import draw, over, run
 from test_distributed_batch import (
     test_dtensors_gather_no_batch,
     test_parts_make_the_norm_of_the_whole_batch,
@@ -50,7 +51,9 @@ from test_sync_batch_operators import (
     test_several_processes_differ_from_one as test_sync_batch_norm_of_torchs,
 )
 
+import planish
 import torch
+from torch import Tensor
 
 __all__ = [
     "test_a_compiled_model_has_its_sharded_norm_in_one_graph",
@@ -96,3 +99,56 @@ def over_nccl() -> Iterator[None]:
 
 def test_ranks_meet_by_this_backend() -> None:
     assert run(2, dist.get_backend) == [BACKEND] * 2
+
+
+# ---- CUDA graphs ---------------------------------------------------------------------------------
+
+
+def _calls() -> dict[str, tuple[Any, ...]]:
+    """Each with the sizes of its tensors."""
+    pd, x, weight, images = planish.distributed, (64, 48), (48,), (2, 8, 6, 5)
+    return {
+        "layer_norm": (pd.layer_norm, x, weight, weight),
+        "rms_norm": (pd.rms_norm, x, weight),
+        "add_rms_norm": (pd.add_rms_norm, x, x, weight),
+        "qk_norm": (lambda *given: pd.qk_norm(*given, 1e-6), x, x, weight, weight),
+        "group_norm": (lambda x, *w: pd.group_norm(x, 2, *w), images, (8,), (8,)),
+        "batch_norm": (lambda x, *w: pd.batch_norm(x, None, None, *w, True), images, (8,), (8,)),
+        "all_reduce_add_rms_norm": (pd.all_reduce_add_rms_norm, x, (32, 48), weight),
+    }
+
+
+def _captured(name: str) -> bool:
+    """Whether a CUDA graph of a forward and backward has the bits of eager calls, for tensors that
+    came after it was captured."""
+    function, *sizes = _calls()[name]
+    given = [draw(*size).cuda() for size in sizes]
+
+    def step() -> list[Tensor]:
+        leaves = [t.detach().requires_grad_() for t in given]
+        found = function(*leaves)
+        results = found if isinstance(found, tuple) else (found,)
+        loss = sum((y * y).sum() for y in results)
+        return [*(y.detach() for y in results), *torch.autograd.grad(loss, leaves)]
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    dist.barrier()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        kept = step()
+    for t in given:
+        t.mul_(1.5)
+    graph.replay()
+    return all(map(torch.equal, kept, step()))
+
+
+@pytest.mark.skipif(BACKEND != "nccl", reason="CUDA graphs capture what NCCL does")
+@pytest.mark.parametrize("name", _calls())
+def test_cuda_graphs_capture_sharded_calls(name: str) -> None:
+    assert run(2, _captured, name) == [True] * 2
