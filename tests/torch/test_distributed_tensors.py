@@ -139,7 +139,7 @@ def test_a_weight_norm_is_sharded_without_a_gather(dims: tuple[int, ...], exchan
 # ---- Images --------------------------------------------------------------------------------------
 
 
-def _group_norm(axis: int, sharded: bool) -> tuple[list[Tensor], dict[str, int]]:
+def _group_norm(axis: int, groups: int, sharded: bool) -> tuple[list[Tensor], dict[str, int]]:
     mesh = world_mesh()
     tensors = [draw(4, 8, 6, 5), draw(8), draw(8)]
     if sharded:
@@ -149,17 +149,25 @@ def _group_norm(axis: int, sharded: bool) -> tuple[list[Tensor], dict[str, int]]
     for tensor in tensors:
         tensor.requires_grad_()
     with CommDebugMode() as mode:
-        y = planish.group_norm(tensors[0], 4, *tensors[1:], activation="silu")
+        y = planish.group_norm(tensors[0], groups, *tensors[1:], activation="silu")
         gradients = torch.autograd.grad(y.square().sum(), tensors)
     whole = [t.full_tensor() if isinstance(t, DTensor) else t for t in (y, *gradients)]
     counts = {str(which): count for which, count in mode.get_comm_counts().items()}
     return [t.detach() for t in whole], counts
 
 
-@pytest.mark.parametrize(("axis", "most"), [(0, 0), (1, 0), (2, 2), (3, 2)])
-def test_group_norm_by_batch_groups_and_pixels(axis: int, most: int) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "groups", "axis", "most"),
+    [(2, 4, 0, 0), (2, 4, 1, 0), (2, 4, 2, 2), (2, 4, 3, 2), (2, 1, 1, 2), (4, 2, 1, 2)],
+)
+def test_group_norm_by_batch_groups_and_pixels(
+    ranks: int, groups: int, axis: int, most: int
+) -> None:
+    """One exchange each way where ranks share groups: of their pixels, or of their channels."""
     for (got, counts), (wanted, _) in zip(
-        run(2, _group_norm, axis, True), run(2, _group_norm, axis, False), strict=True
+        run(ranks, _group_norm, axis, groups, True),
+        run(ranks, _group_norm, axis, groups, False),
+        strict=True,
     ):
         assert sum(counts.values()) <= most, counts
         for one, other in zip(got, wanted, strict=True):

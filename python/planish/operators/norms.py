@@ -129,6 +129,9 @@ def group_norm(
     axes = tuple(range(2, x.dim() + 1))
     problem = Norm(axes, (1, 2), eps, False, True, activation, groups)
     if way is Way.OPERATOR and is_distributed(x):  # groups are an axis that may be sharded
+        shared = placed.group_norm(x, groups, weight, bias, eps)
+        if shared is not None:
+            return composite.activate(shared, activation)
         w, b = (None if t is None else t.view(groups, -1) for t in (weight, bias))
         seen, problem = split_channels(x, groups), problem._replace(split=0)
         split = placed.norm(seen, w, b, problem)

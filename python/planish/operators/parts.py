@@ -30,6 +30,8 @@ class Norm(NamedTuple):
     #: The axis of x along which it is seen in `pieces`, each with statistics of its own.
     cut: int = -1
     pieces: int = 1
+    #: So many neighbours among the ranks have parts of the same rows; 0: all of them.
+    among: int = 0
 
     def backward_options(self, wanted: int) -> int:
         """dx has x's dtype."""
@@ -104,9 +106,13 @@ def is_traced() -> bool:
     return bool(torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack())
 
 
-def _exchanged(sent: Tensor, room: Tensor | None, group: dist.ProcessGroup) -> Tensor:
-    """What all ranks send, a row of each; in this room, where there is one."""
-    return gather(sent, group) if room is None else _gather_into(room, sent, group)
+def _exchanged(norm: Norm, sent: Tensor, room: Tensor | None, group: dist.ProcessGroup) -> Tensor:
+    """What the ranks that share rows send, one row each; in this room, where there is one."""
+    gathered = gather(sent, group) if room is None else _gather_into(room, sent, group)
+    if not norm.among:
+        return gathered
+    first = group.rank() // norm.among * norm.among
+    return gathered[first : first + norm.among]
 
 
 # ---- One norm in one piece -----------------------------------------------------------------------
@@ -129,9 +135,10 @@ class _Call(NamedTuple):
 
 def _forward(of: _Call, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> _Made:
     """(y, mean, rstd, shares): statistics of whole rows, and the share of each part in these."""
-    (axes, options, eps, *_), group, run, _ = of
+    norm, group, run, _ = of
+    axes, options, eps, *_ = norm
     sent, room = run.norm_part_message(x, axes, options, _ranks(run, group))
-    gathered = _exchanged(sent, room, group)
+    gathered = _exchanged(norm, sent, room, group)
     return run.norm_part_apply(x, gathered, weight, bias, axes, options, eps)  # type: ignore[no-any-return]
 
 
@@ -146,7 +153,7 @@ def _backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
     )
     dx = None
     if needs_x:
-        gathered = _exchanged(sent, room, group)
+        gathered = _exchanged(of, sent, room, group)
         options = of.backward_options(1)
         dx = run.norm_part_backward_apply(
             dy, x, gathered, shares, rstd, mean, weight, axes, options

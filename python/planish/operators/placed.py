@@ -10,7 +10,7 @@ from typing import Any
 from planish.operators import call, parts, sync_batch
 from torch import Tensor
 
-__all__ = ["batch_norm", "norm", "split_axis_of"]
+__all__ = ["batch_norm", "group_norm", "norm", "split_axis_of"]
 
 
 def _distributed() -> Any:
@@ -82,6 +82,34 @@ def norm(
     local = [_local(given, parameter, problem.affine) for parameter in (weight, bias)]
     y = parts.norm(part, mesh.get_group(at), given.to_local(), *local)
     return tensor.DTensor.from_local(  # type: ignore[no-any-return]
+        y, mesh, given.placements, run_check=False, shape=x.shape, stride=x.stride()
+    )
+
+
+def group_norm(
+    x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor | None:
+    """The group norm of a DTensor whose channels are cut so that as many ranks share each group;
+    None for any other, and for parameters that are no DTensors of x's mesh."""
+    at = split_axis_of(x, range(1, x.dim()))
+    given: Any = x
+    if at is None or given.placements[at].dim % x.dim() != 1:
+        return None
+    mesh, ranks = given.device_mesh, given.device_mesh.size(at)
+    is_shared = groups < ranks and ranks % groups == 0 and x.shape[1] % ranks == 0
+    if not is_shared or not _are_of(mesh, weight, bias):
+        return None
+    rows = given.to_local().unsqueeze(1)
+    part = parts.Norm(
+        call.pack_axes(range(2, rows.dim()), [1, 2]),
+        call.pack_options(rms=False),
+        eps,
+        among=ranks // groups,
+    )
+    local = (_local(given, parameter, [1]) for parameter in (weight, bias))
+    seen = (None if parameter is None else parameter.unsqueeze(0) for parameter in local)
+    y = parts.norm(part, mesh.get_group(at), rows, *seen).squeeze(1)
+    return _distributed().DTensor.from_local(  # type: ignore[no-any-return]
         y, mesh, given.placements, run_check=False, shape=x.shape, stride=x.stride()
     )
 
