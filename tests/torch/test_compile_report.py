@@ -3,7 +3,12 @@ doctor; what torch's caches know of the choices, and the table that these are ma
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,6 +132,37 @@ def test_the_table_is_out_of_order() -> None:
         assert row.speedup > 0
         for least, end in (row.columns, row.elements):
             assert least >= 0 and (end is None or end > least)
+
+
+def test_rows_of_a_users_own_file(tmp_path: Path) -> None:
+    """They stand in the place of ours of their kind of device; what is no table says so."""
+    ours = table.rows()
+    file = tmp_path / "choices.json"
+    row = [ours[0].device, "rms rows", "f32", "forward", [64, None], [0, None], 2.5]
+    file.write_text(json.dumps({"rows": [row]}))
+    bad = tmp_path / "bad.json"
+    bad.write_text('{"rows": [[1, 2]]}')
+    code = (
+        "import sys; from planish.compile import table; rows = table.rows()\n"
+        "print(sum(row.device == sys.argv[1] for row in rows), len(rows), table.digest())"
+    )
+    said = {}
+    for name in (file, bad, tmp_path / "none.json"):
+        environment = {**os.environ, "PLANISH_CHOICES": str(name)}
+        said[name.name] = subprocess.run(
+            [sys.executable, "-c", code, ours[0].device],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    one, count, digest = said["choices.json"].stdout.split()
+    others = [row for row in ours if row.device != ours[0].device]
+    assert (int(one), int(count)) == (1, 1 + len(others))
+    assert digest != table.digest()
+    for name in ("bad.json", "none.json"):
+        assert f"{name} has no table of choices" in said[name].stderr
+        assert "ValueError: PLANISH_CHOICES" in said[name].stderr
 
 
 @pytest.mark.parametrize("given", ["fast", 3, None])

@@ -5,7 +5,7 @@ and its forward and its backward are timed beside planish's operators that do th
 CUDA graphs, and on a CPU in compiled graphs, for what calls these is part of their time. The shapes
 are those of no particular model: each stands for the class around it. It writes the rows of this
 kind of device into a copy of planish/compile/choices.json, which planish's backend of torch.compile
-decides by.
+decides by; another file, which need not be there yet, is what PLANISH_CHOICES may name.
 
 A first run with `--compile N` lets N processes fill inductor's cache.
 """
@@ -270,7 +270,7 @@ def measure(one: Class, device: str, quick: bool) -> Found:
 def write_table(found: Sequence[Found], path: Path, command: str) -> None:
     """Puts the rows of this kind of device in the place of those that were there. What was too
     noisy to say is no row: inductor keeps such norms."""
-    kept = json.loads(path.read_text())
+    kept = json.loads(path.read_text()) if path.exists() else {"rows": []}
     device = found[0].device
     rows = [row for row in kept["rows"] if row[0] != device]
     for one in found:

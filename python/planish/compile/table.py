@@ -1,12 +1,14 @@
 """The table of choices: where planish's kernels were measured to be faster in a compiled graph than
 what inductor makes of the same norm and what stands around it. The numbers are in choices.json,
-which `planish bench choices` measures and writes."""
+which `planish bench choices` measures and writes, and in a file of the user's that PLANISH_CHOICES
+names, whose kinds of device stand in the place of those in ours."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -77,19 +79,41 @@ class Site(NamedTuple):
     elements: int
 
 
+def _files() -> list[Path]:
+    """The user's, if there is one, and ours."""
+    named = os.environ.get("PLANISH_CHOICES")
+    return [Path(named), _FILE] if named else [_FILE]
+
+
+def _rows_of(path: Path) -> list[Row]:
+    try:
+        return [
+            Row(device, layout, dtype, direction, tuple(columns), tuple(elements), float(speedup))
+            for device, layout, dtype, direction, columns, elements, speedup in json.loads(
+                path.read_text()
+            )["rows"]
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"PLANISH_CHOICES: {path} has no table of choices: {error!r}; wanted a file that "
+            "`planish bench choices --table` wrote"
+        ) from error
+
+
 @functools.cache
 def rows() -> list[Row]:
-    found = json.loads(_FILE.read_text())
-    return [
-        Row(device, layout, dtype, direction, tuple(columns), tuple(elements), speedup)
-        for device, layout, dtype, direction, columns, elements, speedup in found["rows"]
-    ]
+    found: list[Row] = []
+    for path in _files():
+        kinds = {row.device for row in found}
+        found += [row for row in _rows_of(path) if row.device not in kinds]
+    return found
 
 
 @functools.cache
 def digest() -> str:
     """Of all that a choice depends on: the table, and this package's text."""
-    found = hashlib.sha256(_FILE.read_bytes())
+    rows()  # a file that has none is said first
+    found = hashlib.sha256(b"".join(path.read_bytes() for path in _files()))
     for path in sorted(Path(__file__).parent.glob("*.py")):
         found.update(path.read_bytes())
     return found.hexdigest()

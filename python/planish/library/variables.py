@@ -62,6 +62,7 @@ _KNOWN: dict[str, Callable[[str], str]] = {
     "PLANISH_NVRTC_PATH": _folder_of_nvrtc,
     "PLANISH_PACK": _file,
     "PLANISH_HUGE_PAGES": _one_of("0", "1"),
+    "PLANISH_CHOICES": _file,
     "PLANISH_PEERS": _one_of("0", "1"),
     "PLANISH_LIBRARY": _anything,  # a file that does not load is an ImportError
     "PLANISH_BENCH_CLOCK": _one_of("wall", "cpu"),
