@@ -43,6 +43,7 @@ def _serve(backend: str, rank: int, ranks: int, store: str, pipe: Any) -> None:
     if backend == "nccl":
         torch.cuda.set_device(rank)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}  # asked for, not used
     patience = datetime.timedelta(seconds=_PATIENCE)
     dist.init_process_group(
         backend, init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=patience

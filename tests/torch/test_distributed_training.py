@@ -9,6 +9,7 @@ import torch.distributed as dist
 from distributed_models import batch_of, loss_of, model_of
 from distributed_support import here, run
 from distributed_ways import PUT_IN, WAYS, train
+from torch.distributed.tensor import DTensor
 
 import planish
 import torch
@@ -75,12 +76,17 @@ def _distance(losses: list[float], alone: Tensor) -> float:
 # ---- Parameters of ranks -------------------------------------------------------------------------
 
 
-def _gradients_of_ranks() -> list[Tensor]:
-    model = WAYS["ddp"].wrap(planish.replace(here(model_of("llama")), fuse=True))
-    loss_of(model, here(batch_of(dist.get_rank()))).backward()
-    return [parameter.grad for parameter in model.parameters()]  # type: ignore[misc]
+def _gradients_of_ranks(way: str) -> list[Tensor]:
+    model = WAYS[way].wrap(planish.replace(here(model_of("llama")), fuse=True))
+    words = batch_of(dist.get_rank() if way == "ddp" else 0)
+    loss_of(model, here(words)).backward()
+    named = model.named_parameters()
+    gradients = [one.grad for name, one in named if way == "ddp" or "norm" in name]
+    return [one.full_tensor() if isinstance(one, DTensor) else one for one in gradients]  # type: ignore[misc]
 
 
-def test_gradients_of_replicated_parameters_are_equal_bit_for_bit() -> None:
-    ranks = run(2, _gradients_of_ranks)
+@pytest.mark.parametrize("way", ["ddp", "tp + sp"])
+def test_gradients_of_replicated_parameters_are_equal_bit_for_bit(way: str) -> None:
+    ranks = run(2, _gradients_of_ranks, way)
+    assert len(ranks[0]) >= 5  # those of the norms
     assert all(map(torch.equal, *ranks))
