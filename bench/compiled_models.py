@@ -12,7 +12,9 @@ the other. Each model's rows are in FILE as soon as it is measured: on an H200 w
 language models take a minute, a U-Net four. `gpu`
 is the time of the kernels, as the profiler adds them up; `clock` the time of a step by the clock;
 both in milliseconds, the median of the rounds; `least` that of the fastest round; `cores` the time
-that the process had cores, which leaves out that others had them. `graphs` is a small model under
+that the process had cores, which leaves out that others had them. `norms_planish` and
+`norms_inductor` are the kernels of norms, planish's and those of Triton's whose names have a norm
+in them with all that inductor fused with it. `graphs` is a small model under
 mode="reduce-overhead", where the host costs nothing.
 """
 
@@ -57,6 +59,8 @@ class Step:
     model: str
     way: str
     gpu_ms: float
+    norms_planish_ms: float
+    norms_inductor_ms: float
     clock_ms: float
     least_ms: float
     cores_ms: float
@@ -105,7 +109,8 @@ def _image(
         import timm
 
         model = timm.create_model(name, **more)
-        side, count = (64, 2) if tiny else (224, CPU_IMAGES if device == "cpu" else batch)
+        least = 224 if "vit" in name else 64
+        side, count = (least, 2) if tiny else (224, CPU_IMAGES if device == "cpu" else batch)
         dtype = torch.float32 if device == "cpu" else torch.bfloat16
         x = torch.randn(count, 3, side, side, device=device, dtype=dtype)
         if channels_last:
@@ -196,9 +201,14 @@ class _Way:
         wall, cores = ((b - a) / self.steps * 1e3 for a, b in zip(begin, end, strict=True))
         return wall, cores
 
-    def gpu(self) -> float:
-        """Milliseconds of a step's kernels."""
-        return sum(spent for _, spent, _ in self.kernels())
+    def gpu(self) -> tuple[float, float, float]:
+        """Milliseconds of a step's kernels, and of those of norms: planish's and inductor's."""
+        kernels = self.kernels()
+        planishs = [spent for name, spent, _ in kernels if name.startswith("planish_")]
+        theirs = [
+            spent for name, spent, _ in kernels if name.startswith("triton_") and "norm" in name
+        ]
+        return sum(spent for _, spent, _ in kernels), sum(planishs), sum(theirs)
 
     def kernels(self) -> list[tuple[str, float, int]]:
         """The kernels of a step, the longest first: name, milliseconds and calls."""
@@ -260,7 +270,7 @@ def _measure(
 
 def _by_turns(name: str, ways: dict[str, _Way], rounds: int) -> list[dict[str, Any]]:
     clocks: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
-    gpus: dict[str, list[float]] = {way: [] for way in ways}
+    gpus: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
     for round_ in range(rounds):
         for way in list(ways)[:: 1 if round_ % 2 else -1]:
             clocks[way].append(ways[way].clock())
@@ -274,14 +284,22 @@ def _by_turns(name: str, ways: dict[str, _Way], rounds: int) -> list[dict[str, A
             for who in ("planish", "inductor")
         }
         walls, cores = zip(*clocks[way], strict=True)
-        gpu = statistics.median(gpus[way])
-        medians = gpu, statistics.median(walls), min(walls), statistics.median(cores)
+        gpu, *norms = (statistics.median(each) for each in zip(*gpus[way], strict=True))
+        medians = (
+            gpu,
+            norms[0],
+            norms[1],
+            statistics.median(walls),
+            min(walls),
+            statistics.median(cores),
+        )
         found.append(
             asdict(Step(name, way, *medians, made.peak(), made.compile_s, made.loss, **chosen))
         )
         print(
-            f"{name:10} {way:9} gpu {medians[0]:8.3f}  clock {medians[1]:8.3f} ms  "
-            f"least {medians[2]:8.3f}  cores {medians[3]:8.3f} ms  "
+            f"{name:10} {way:9} gpu {medians[0]:8.3f}  norms {medians[1]:6.3f} planish "
+            f"{medians[2]:6.3f} inductor  clock {medians[3]:8.3f} ms  "
+            f"least {medians[4]:8.3f}  cores {medians[5]:8.3f} ms  "
             f"peak {found[-1]['peak_gib']:6.2f} GiB  compiled in {made.compile_s:5.1f} s  "
             f"loss {made.loss:.4f}  {chosen}",
             flush=True,
