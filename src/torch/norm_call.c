@@ -271,6 +271,42 @@ static bool lay_alike(norm_call *c) {
     return is_new;
 }
 
+static const role full_results[] = {ROLE_Y, ROLE_DX, ROLE_DADDEND};
+enum { FULL_RESULTS = sizeof full_results / sizeof *full_results };
+
+/* Row-major results, which are copied to where the call's are. */
+typedef struct results_apart {
+    new_tensor made[FULL_RESULTS];
+    int64_t strides[FULL_RESULTS][PLANISH_MAX_NDIM];
+} results_apart;
+
+static void free_results(results_apart *apart) {
+    for (int i = 0; i < FULL_RESULTS; i++)
+        free_new_tensor(&apart->made[i]);
+}
+
+/* Where results lie in no order that kernels of batches know, the only ones that take some norms.
+ */
+static planish_status run_apart(norm_call *c, planish_pass pass, const planish_tensors *tensors,
+                                const message error) {
+    __attribute__((cleanup(free_results))) results_apart apart = {{{NULL}}, {{0}}};
+    for (int i = 0; i < FULL_RESULTS; i++) {
+        const role r = full_results[i];
+        const DLTensor there = c->view[r];
+        if (!c->made[r].impl)
+            continue;
+        contiguous_strides(there.ndim, there.shape, apart.strides[i]);
+        apart.made[i] = new_dense_tensor(&there, there.ndim, there.shape, view_dtype(&there),
+                                         apart.strides[i], &c->view[r]);
+    }
+    const planish_status status = run_norm(&c->op, pass, tensors, error);
+    for (int i = 0; i < FULL_RESULTS && !status; i++)
+        if (apart.made[i].impl)
+            torch_check(
+                torch.copy(handle_of(&c->made[full_results[i]]), handle_of(&apart.made[i]), 0));
+    return status;
+}
+
 void norm_call_run(norm_call *c, planish_pass pass, bool into) {
     char text[512] = "";
     const message error = {text, sizeof text};
@@ -284,6 +320,8 @@ void norm_call_run(norm_call *c, planish_pass pass, bool into) {
             make_dense(c);
             status = run_norm(&c->op, pass, &tensors, error);
         }
+        if (status == PLANISH_ERROR_NO_FAST_KERNEL && !into && !c->split_groups)
+            status = run_apart(c, pass, &tensors, error);
     }
     throw_status(status, text);
 }
