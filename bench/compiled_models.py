@@ -14,8 +14,8 @@ is the time of the kernels, as the profiler adds them up; `clock` the time of a 
 both in milliseconds, the median of the rounds; `least` that of the fastest round; `cores` the time
 that the process had cores, which leaves out that others had them. `norms_planish` and
 `norms_inductor` are the kernels of norms, planish's and those of Triton's whose names have a norm
-in them with all that inductor fused with it. `graphs` is a small model under
-mode="reduce-overhead", where the host costs nothing.
+in them with all that inductor fused with it. `small` waits for
+the host; `graphs` is the same under mode="reduce-overhead", where the host costs nothing.
 """
 
 from __future__ import annotations
@@ -127,6 +127,9 @@ def _denoiser(of: Callable[[bool], Callable[[str], Made]]) -> Callable[[bool, st
 
 _DECODER = {"hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 16}
 _SMALL = {"hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 8}
+_SMALL_LLAMA = _language(
+    "Llama", 2, 512, num_hidden_layers=4, num_key_value_heads=2, head_dim=128, **_SMALL
+)
 MODELS: dict[str, Callable[[bool, str], Made]] = {
     "llama": _language(
         "Llama", 4, 1024, num_hidden_layers=4, num_key_value_heads=4, head_dim=128, **_DECODER
@@ -155,9 +158,8 @@ MODELS: dict[str, Callable[[bool, str], Made]] = {
     "dit": _denoiser(dit),
     "unet_nchw": _denoiser(unet),
     "unet_nhwc": _denoiser(functools.partial(unet, channels_last=True)),
-    "graphs": _language(
-        "Llama", 2, 512, num_hidden_layers=4, num_key_value_heads=2, head_dim=128, **_SMALL
-    ),
+    "small": _SMALL_LLAMA,
+    "graphs": _SMALL_LLAMA,
 }  # fmt: skip
 
 
@@ -244,6 +246,7 @@ def _measure(
     device: str,
     patience: float,
     shown: int,
+    rounds: int,
     barrier: Any,
     lock: Any,
     results: Any,
@@ -258,7 +261,7 @@ def _measure(
         with contextlib.suppress(threading.BrokenBarrierError):
             barrier.wait(patience)
         with lock:
-            found = _by_turns(name, ways, ROUNDS[device])
+            found = _by_turns(name, ways, rounds or ROUNDS[device])
             results.put(found)
             for way, made in ways.items():
                 for kernel, spent, calls in made.kernels()[:shown]:
@@ -316,6 +319,7 @@ def main() -> int:
     p.add_argument("--together", type=int, default=4, help="compile so many at once, on a GPU")
     p.add_argument("--patience", type=float, default=600.0, help="seconds to wait for all")
     p.add_argument("--kernels", type=int, default=0, help="show so many kernels of each step")
+    p.add_argument("--rounds", type=int, default=0, help="0: so many as the device has")
     p.add_argument("--csv", type=Path)
     arguments = p.parse_args()
     names = arguments.models or list(MODELS)
@@ -324,7 +328,10 @@ def main() -> int:
     context = multiprocessing.get_context("spawn")
     together = arguments.together if arguments.device == "cuda" else 1
     lock, results = context.Lock(), context.Queue()
-    given = arguments.tiny, arguments.device, arguments.patience, arguments.kernels
+    given = (
+        *(arguments.tiny, arguments.device, arguments.patience),
+        *(arguments.kernels, arguments.rounds),
+    )
     rows: list[dict[str, Any]] = []
     for at in range(0, len(names), together):
         some = names[at : at + together]

@@ -1,5 +1,6 @@
 """Graphs that inductor compiles: planish's norms are called there without Python, packages of
-ahead-of-time compilation included, and a switch and torch's caches keep graphs apart."""
+ahead-of-time compilation included, and a switch and torch's caches keep graphs apart.
+PLANISH_TEST_DEVICE=cuda has them on a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compile_support import results_of
+from compile_support import DEVICE, results_of
 from torch._inductor.utils import fresh_cache, run_and_get_code
 
 import planish
@@ -52,7 +53,7 @@ def ran() -> int:
 
 @pytest.mark.parametrize("cpp", [False, True], ids=["python", "cpp_wrapper"])
 def test_a_compiled_step_differs(cpp: bool) -> None:
-    model, x = Model(), torch.randn(8, 16)
+    model, x = Model().to(DEVICE), torch.randn(8, 16, device=DEVICE)
     options = {"planish": "always", "cpp_wrapper": cpp}
     run = torch.compile(model, backend="planish", options=options, fullgraph=True)
     with planish.enabled():
@@ -81,8 +82,8 @@ class Block(nn.Module):
 
 
 def test_the_channels_of_a_kept_image_are_scattered() -> None:
-    model = nn.Sequential(Block(), Block(), Block()).to(memory_format=torch.channels_last)
-    x = torch.randn(2, 8, 6, 4).to(memory_format=torch.channels_last)
+    model = nn.Sequential(Block(), Block(), Block()).to(DEVICE, memory_format=torch.channels_last)
+    x = torch.randn(2, 8, 6, 4).to(DEVICE, memory_format=torch.channels_last)
     layouts: list[tuple[int, ...]] = []
 
     def look(graph: torch.fx.Graph) -> None:
@@ -102,7 +103,7 @@ def test_the_channels_of_a_kept_image_are_scattered() -> None:
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Tensor, Tensor]:
     """Of a model all of whose norms are planish's: the path, an input and its result."""
-    model, x = Model().eval(), torch.linspace(-9, 9, 128).view(8, 16).sin()
+    model, x = Model().to(DEVICE).eval(), torch.linspace(-9, 9, 128).view(8, 16).sin().to(DEVICE)
     torch._dynamo.reset()
     inductor.switch("always")
     try:
@@ -155,6 +156,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.skipif(DEVICE != "cpu", reason="the program makes a tensor of the CPU")
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 def test_a_package_needs_python_in_a_program(package: Any, tmp_path: Path) -> None:
     path, _, wanted = package
@@ -181,7 +183,7 @@ def test_a_package_needs_python_in_a_program(package: Any, tmp_path: Path) -> No
 def test_a_switch_reaches_what_is_compiled() -> None:
     """Graphs stay as they were made, whatever is switched afterwards; caches on the disk know whose
     they are."""
-    model, x = Model().eval(), torch.randn(8, 16)
+    model, x = Model().to(DEVICE).eval(), torch.randn(8, 16, device=DEVICE)
 
     def made() -> object:
         torch._dynamo.reset()
@@ -194,7 +196,7 @@ def test_a_switch_reaches_what_is_compiled() -> None:
 
     made()
     assert ran() == 0
-    planish.enable(devices="cpu", compile="always")
+    planish.enable(devices=DEVICE, compile="always")
     ours = made()
     assert ran() == 3
     assert planish.disable() and inductor.is_on() is None
@@ -203,7 +205,7 @@ def test_a_switch_reaches_what_is_compiled() -> None:
     assert ran() == 3, "a compiled graph is valid after disable()"
     made()
     assert ran() == 0, "inductor's own comes back, also out of a warm cache"
-    planish.enable(devices="cpu", compile="always")
+    planish.enable(devices=DEVICE, compile="always")
     made()
     assert ran() == 3, "and so does planish's"
 

@@ -1,6 +1,6 @@
 """Graphs of planish's backend in the ways that torch has of its own: compiled autograd, freezing,
 regions, policies of checkpoints, DistributedDataParallel, fully_shard. Each runs planish's
-operators, with eager calls' results."""
+operators, with eager calls' results. PLANISH_TEST_DEVICE=cuda has them on a GPU."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch._dynamo.config
 import torch.distributed as dist
+from compile_support import DEVICE
 from torch._inductor.utils import fresh_cache
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import (
@@ -47,8 +48,9 @@ def fresh() -> Iterator[None]:
 
 @pytest.fixture
 def group() -> Iterator[None]:
-    """One process, by gloo."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    """One process."""
+    backend = "nccl" if DEVICE == "cuda" else "gloo"
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     try:
         yield
     finally:
@@ -74,7 +76,7 @@ def chosen(*passes: str) -> Iterator[None]:
 
 def check_step(wrap: Any, x: Tensor) -> None:
     """``wrap`` makes of a model what is compiled."""
-    model = Model()
+    model = Model().to(DEVICE)
     with planish.enabled():
         wanted = gradients(model, list(model.parameters()), x)
     model.zero_grad()
@@ -88,20 +90,20 @@ def check_step(wrap: Any, x: Tensor) -> None:
 
 def test_compiled_autograd_goes_another_way() -> None:
     with torch._dynamo.config.patch(compiled_autograd=True):
-        check_step(lambda model: model, torch.randn(8, 16))
+        check_step(lambda model: model, torch.randn(8, 16, device=DEVICE))
 
 
 def test_data_parallel_goes_another_way(group: None) -> None:
-    check_step(nn.parallel.DistributedDataParallel, torch.randn(8, 16))
+    check_step(nn.parallel.DistributedDataParallel, torch.randn(8, 16, device=DEVICE))
 
 
 def test_sharded_parameters_go_another_way(group: None) -> None:
-    mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
-    check_step(lambda model: fully_shard(model, mesh=mesh), torch.randn(8, 16))
+    mesh = dist.device_mesh.init_device_mesh(DEVICE, (1,))
+    check_step(lambda model: fully_shard(model, mesh=mesh), torch.randn(8, 16, device=DEVICE))
 
 
 def test_freezing_goes_another_way() -> None:
-    model, x = Model().eval(), torch.randn(8, 16)
+    model, x = Model().to(DEVICE).eval(), torch.randn(8, 16, device=DEVICE)
     run = torch.compile(model, backend="planish", options={**ALWAYS, "freezing": True})
     with torch.no_grad(), chosen("forward", "forward"):
         found = run(x)
@@ -110,7 +112,10 @@ def test_freezing_goes_another_way() -> None:
 
 def test_regions_go_another_way() -> None:
     """Each block is compiled on its own, and the same graph serves all of them."""
-    blocks, x = nn.Sequential(*(Model() for _ in range(3))), torch.randn(8, 16)
+    blocks, x = (
+        nn.Sequential(*(Model().to(DEVICE) for _ in range(3))),
+        torch.randn(8, 16, device=DEVICE),
+    )
     x.requires_grad_()  # as that of the later blocks, else the first one's graph is another
     with planish.enabled():
         wanted = gradients(blocks, list(blocks.parameters()), x)
@@ -133,7 +138,7 @@ def test_policies_of_checkpoints_go_another_way(saved: str) -> None:
             return CheckpointPolicy.MUST_SAVE
         return CheckpointPolicy.PREFER_RECOMPUTE
 
-    model, x = Model(), torch.randn(8, 16)
+    model, x = Model().to(DEVICE), torch.randn(8, 16, device=DEVICE)
     contexts = functools.partial(create_selective_checkpoint_contexts, policy)
 
     def part(x: Tensor) -> Any:
