@@ -84,6 +84,11 @@ def description(tensors: Sequence[Tensor | None]) -> list[object]:
     ]
 
 
+def leaf(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Random numbers, as a tensor that gradients are taken of."""
+    return torch.randn(shape, dtype=dtype, requires_grad=True)
+
+
 def wide(tensor: Tensor) -> Exact:
     """The values in long double, which has 11 bits more than float64."""
     return tensor.detach().double().cpu().numpy().astype(np.longdouble)
