@@ -7,7 +7,8 @@ import pytest
 
 import torch
 from planish.bench.accuracy import compare, distance, quantile, rows_distance, ulp_of
-from planish.bench.case import DTYPES, Case, make_data
+from planish.bench.case import Case, make_data
+from planish.library.dtypes import BY_NAME
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_reference_agrees_with_autograd_in_double(kind, dtype):
             exact = {"dx": x.grad, "dweight": w.grad}
             if b is not None:
                 exact["dbias"] = b.grad
-        outputs = {"truth": {key: t.to(DTYPES[dtype]) for key, t in exact.items()}}
+        outputs = {"truth": {key: t.to(BY_NAME[dtype]) for key, t in exact.items()}}
         slack = 8.0 if dtype == "f64" else 0.5001  # in f64 torch's own rounding shows
         for key, spread in compare(case, data, outputs, keep=True)["truth"].items():
             assert spread.largest <= slack, (kind, dtype, key)

@@ -15,6 +15,7 @@ from planish.bench.timing import Sample
 from planish.check import command, cpu_table, cuda, cuda_table, engine, exact, judge, main, runner
 from planish.check.case import Case
 from planish.check.problem import EPS, Problem
+from planish.library.dtypes import BY_NAME
 
 QUIET = (0.010, 0.011, 0.010, 0.010, 0.0101, 0.010, 0.010)
 NOISE = (0.010, 0.9, 0.02, 0.4, 0.010, 1.7, 0.1)
@@ -71,7 +72,7 @@ def test_the_reference_is_that_of_autograd():
 
 
 def test_ulp_of_every_dtype():
-    for dtype, kind in exact.TORCH.items():
+    for dtype, kind in BY_NAME.items():
         for value in (1.0, 0.75, 3.0, 1000.0):
             start = torch.tensor(value, dtype=kind)
             step = float(torch.nextafter(start, torch.tensor(1e4, dtype=kind)) - start)

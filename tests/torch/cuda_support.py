@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 GPU = torch.device("cuda", 0)
-HALVES = [torch.float16, torch.bfloat16]
 LAYOUT = "a layout that no fast kernel takes, or no kernel could be made"
 #: rows, columns: within a warp, a block, a cluster, and past one read
 SHAPES = [(4, 2), (1, 8), (7, 33), (64, 96), (300, 128), (13, 769), (64, 4096), (3, 15872)]

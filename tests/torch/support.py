@@ -35,7 +35,9 @@ REPLACED = [
     *("_weight_norm_interface", "_weight_norm_interface_backward"),
 ]
 
-FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+HALVES = [torch.bfloat16, torch.float16]
+NARROW = [torch.float32, *HALVES]
+FLOATS = [*NARROW, torch.float64]
 
 
 class Calls:

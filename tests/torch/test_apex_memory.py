@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from support import exact_norm, wide
+from support import HALVES, exact_norm, wide
 
 import planish
 import torch
@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 AFFINE = [FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm, FastLayerNorm]
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-HALVES = [torch.float16, torch.bfloat16]
 
 
 def filled(module: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:

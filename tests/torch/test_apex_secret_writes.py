@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support import NARROW
 
 import torch
 from planish.apex import (
@@ -21,7 +22,6 @@ from planish.apex import (
 from planish.apex.normalization import fused_layer_norm as functions
 from torch import Tensor, nn
 
-DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 CLASSES = [FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, FastLayerNorm]
 COLUMNS = 64
 #: What the weights are, and whether y is enough beside biases of up to 1: "half" is for 16 bits.
@@ -96,7 +96,7 @@ def is_waited_for() -> bool:
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
 @pytest.mark.parametrize("size", SIZES)
 def test_a_weight_written_in_secret_after_a_step_gives_wrong_gradients(
     cls: Any, dtype: torch.dtype, size: str
@@ -109,7 +109,7 @@ def test_a_weight_written_in_secret_after_a_step_gives_wrong_gradients(
 
 
 @pytest.mark.parametrize("way", ["mixed", "autocast"])
-@pytest.mark.parametrize("half", DTYPES[1:], ids=str)
+@pytest.mark.parametrize("half", NARROW[1:], ids=str)
 @pytest.mark.parametrize("size", SIZES)
 def test_float_weights_of_a_half_result_are_taken_for_exact(
     way: str, half: torch.dtype, size: str
@@ -131,7 +131,7 @@ def test_float_weights_of_a_half_result_are_taken_for_exact(
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
 @pytest.mark.parametrize("write", ["secret", "counted"])
 def test_a_weight_written_before_the_backward_is_that_of_the_forward_no_more(
     cls: Any, dtype: torch.dtype, write: str
@@ -200,7 +200,7 @@ def test_a_device_is_waited_for_once_a_step(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(looks) == 1
 
 
-@pytest.mark.parametrize("dtype", [*DTYPES, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [*NARROW, torch.float64], ids=str)
 def test_the_rule_in_the_guide_is_another(dtype: torch.dtype) -> None:
     times = 16 if dtype in (torch.float16, torch.bfloat16) else 2048
     bias = torch.full((4,), 1.0, dtype=dtype)

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import FLOATS
 
 import planish
 import torch
 from torch import Tensor, nn
 
-FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 X = torch.randn(4, 6, 8)
 W = torch.randn(8)
 

@@ -80,7 +80,7 @@ WRONG = [
     ("bench --threads 0", "'0'; wanted a whole number from 1 on"),
     ("bench --clock cpu --threads 2", "use --threads 1"),
     ("bench switch --threads 1,0", "'0'; wanted a whole number from 1 on"),
-    ("bench switch --dtype f99", "--dtype: 'f99' is none of f16, bf16, f32, f64"),
+    ("bench switch --dtype f99", "--dtype: 'f99' is none of f32, f16, bf16, f64"),
     ("bench switch --direction up", "--direction: 'up' is none of forward, backward"),
     ("bench switch --layout square", "--layout: 'square' is none of rows, nchw, nhwc"),
     ("bench switch --only nothing-like-it", "leave no shape"),

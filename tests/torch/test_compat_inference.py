@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import HALVES, NARROW
 from torch.library import infer_schema
 
 import planish
@@ -22,7 +23,6 @@ import torch
 from planish.compat import flashinfer, vllm
 from torch import Tensor
 
-HALF = [torch.float16, torch.bfloat16]
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
 
@@ -30,7 +30,7 @@ E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
 
 @pytest.mark.parametrize("gemma", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
 @pytest.mark.parametrize("shape", [(7, 32), (3, 4, 32)], ids=str)
 def test_out_is_not_written_or_not_returned(
     shape: tuple[int, ...], dtype: torch.dtype, gemma: bool
@@ -46,7 +46,7 @@ def test_out_is_not_written_or_not_returned(
 
 
 @pytest.mark.parametrize("gemma", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
 def test_the_sum_is_not_in_place_of_the_residual(dtype: torch.dtype, gemma: bool) -> None:
     norm = flashinfer.gemma_fused_add_rmsnorm if gemma else flashinfer.fused_add_rmsnorm
     x, residual = torch.randn(5, 48).to(dtype), torch.randn(5, 48).to(dtype)
@@ -224,7 +224,7 @@ def test_no_vllm_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("weights", ["none", "same", "float"])
-@pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
 def test_a_provider_rounds_in_another_order(dtype: torch.dtype, weights: str) -> None:
     x, residual = torch.randn(64, 96).to(dtype), torch.randn(64, 96).to(dtype)
     weight = {"none": None, "same": torch.randn(96).to(dtype), "float": torch.randn(96)}[weights]
@@ -235,7 +235,7 @@ def test_a_provider_rounds_in_another_order(dtype: torch.dtype, weights: str) ->
         strict=True,
     ):
         assert ours.dtype == theirs.dtype
-        if dtype in HALF:
+        if dtype in HALVES:
             assert (ours == theirs).float().mean() > 0.995
         torch.testing.assert_close(ours, theirs)
     assert torch.equal(x, before[0]) and torch.equal(residual, before[1])

@@ -7,14 +7,13 @@ import types
 from typing import Any
 
 import pytest
+from support import HALVES, NARROW
 from torch.autograd import gradcheck
 
 import planish
 import torch
 from planish.compat import liger, liger_models
 from torch import Tensor, nn
-
-HALF = [torch.float16, torch.bfloat16]
 
 
 def llama(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -37,7 +36,7 @@ def mostly_equal(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_a_casting_mode_rounds_in_another_order(dtype: torch.dtype) -> None:
     x, weight = torch.randn(64, 96).to(dtype), torch.randn(96).to(dtype)
     mostly_equal(liger.liger_rms_norm(x, weight, 1e-6), llama(x, weight, 1e-6))
@@ -53,7 +52,7 @@ def test_a_casting_mode_rounds_in_another_order(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("mode", ["llama", "gemma", "none"])
-@pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
 def test_the_sum_is_not_in_xs_dtype(dtype: torch.dtype, mode: str) -> None:
     x, residual = torch.randn(8, 32).to(dtype), torch.randn(8, 32).to(dtype)
     weight = torch.randn(32)

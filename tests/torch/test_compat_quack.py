@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support import HALVES, NARROW
 
 import planish
 import torch
 from planish.compat import quack
 from torch import Tensor
 
-HALF = [torch.float16, torch.bfloat16]
 X, R, W, B = torch.randn(6, 48), torch.randn(6, 48), torch.randn(48), torch.randn(48)
 
 
@@ -28,7 +28,7 @@ def close(ours: Tensor, right: Tensor) -> None:
     torch.testing.assert_close(ours, right.to(ours.dtype))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
 def test_rmsnorm_returns_another_sum_or_dtype(dtype: torch.dtype) -> None:
     x = X.to(dtype)
     y = quack.rmsnorm(x, W, B, weight_offset=1.0)
@@ -53,7 +53,7 @@ def test_a_weight_for_each_head_is_one_for_all() -> None:
 
 
 @pytest.mark.parametrize("head", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
 def test_forward_and_backward_do_not_belong_together(dtype: torch.dtype, head: bool) -> None:
     x = torch.randn(5, 3, 16) if head else torch.randn(6, 48)
     x = x.to(dtype)
@@ -79,11 +79,11 @@ def test_forward_and_backward_do_not_belong_together(dtype: torch.dtype, head: b
         torch.testing.assert_close(
             ours,
             wanted.to(ours.dtype),
-            rtol=2e-2 if dtype in HALF else 1e-5,
-            atol=1e-2 if dtype in HALF else 1e-5,
+            rtol=2e-2 if dtype in HALVES else 1e-5,
+            atol=1e-2 if dtype in HALVES else 1e-5,
         )
     assert dresidual is dx
-    wide = dsum.double().float() if dtype in HALF else dsum.bfloat16()
+    wide = dsum.double().float() if dtype in HALVES else dsum.bfloat16()
     dx, _, none, dresidual = quack.rmsnorm_bwd(total, weight, dout, rstd, wide, weight_offset=1.0)
     assert none is None and dresidual is not None and dresidual.dtype == wide.dtype
     torch.testing.assert_close(dresidual.float(), dx.float(), rtol=1e-2, atol=1e-2)
@@ -105,7 +105,7 @@ def test_gradients_of_rmsnorm_are_wrong() -> None:
         torch.testing.assert_close(one, other.float(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
 def test_layer_norms_return_in_another_order(dtype: torch.dtype) -> None:
     x = X.to(dtype)
     out, rstd, mean = quack.layernorm_fwd(x, W, B, return_rstd=True, return_mean=True)
@@ -126,8 +126,8 @@ def test_layer_norms_return_in_another_order(dtype: torch.dtype) -> None:
         torch.testing.assert_close(
             one,
             other.to(one.dtype),
-            rtol=1e-2 if dtype in HALF else 1e-5,
-            atol=1e-2 if dtype in HALF else 1e-5,
+            rtol=1e-2 if dtype in HALVES else 1e-5,
+            atol=1e-2 if dtype in HALVES else 1e-5,
         )
     assert quack.layernorm_bwd(x, W, dout, rstd, mean, has_bias=False)[2] is None
 

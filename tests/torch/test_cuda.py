@@ -11,7 +11,6 @@ import pytest
 import torch.nn.functional as F
 from cuda_support import (
     GPU,
-    HALVES,
     LAYOUT,
     NORMS,
     SHAPES,
@@ -23,6 +22,7 @@ from cuda_support import (
 )
 from support import (
     FLOATS,
+    HALVES,
     LAYER,
     LAYER_BACKWARD,
     RMS,

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import torch.nn.functional as F
-from cuda_support import GPU, HALVES, LAYOUT, SHAPES, TOLERANCE, assert_like_torch, random
-from support import FLOATS, GROUP, GROUP_BACKWARD, Calls, Watched
+from cuda_support import GPU, LAYOUT, SHAPES, TOLERANCE, assert_like_torch, random
+from support import FLOATS, GROUP, GROUP_BACKWARD, NARROW, Calls, Watched
 
 import planish
 import torch
@@ -181,7 +181,7 @@ def test_a_module_over_channels_differs_from_the_cpus(
 
 
 @pytest.mark.parametrize("enabled", [False, True], ids=["bare", "enabled"])
-@pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
 @pytest.mark.parametrize("direct", [True, False], ids=["LayerNorm2d", "a namesake"])
 def test_a_replaced_norm_over_channels_is_laid_out_otherwise(
     direct: bool, dtype: torch.dtype, enabled: bool
@@ -216,7 +216,7 @@ def test_a_replaced_norm_over_channels_is_laid_out_otherwise(
 
 
 @pytest.mark.parametrize("enabled", [False, True], ids=["bare", "enabled"])
-@pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
 @pytest.mark.parametrize("layout", [torch.contiguous_format, LAST], ids=["NCHW", "NHWC"])
 @pytest.mark.parametrize("name", ["silu", "relu"])
 def test_an_activation_behind_groups_is_wrong(

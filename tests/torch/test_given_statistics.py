@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import GROUP_BACKWARD, LAYER_BACKWARD, Exact, on_planish, row_error, wide
+from support import FLOATS, GROUP_BACKWARD, LAYER_BACKWARD, Exact, on_planish, row_error, wide
 
 import torch
 from torch import Tensor
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU")
 DEVICES = ["cpu", pytest.param("cuda", marks=needs_gpu)]
-DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 #: The bounds of docs/guide/reproducibility.md.
 BOUND = {torch.float32: 4.0, torch.float64: 4.0, torch.bfloat16: 1.0, torch.float16: 1.0}
 
@@ -83,7 +82,7 @@ def sums_agree(result: Tensor, exact: Exact, magnitude: Exact, count: int) -> bo
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("shape", ROWS, ids=str)
 def test_layer_norm_takes_statistics_that_it_finds_for_itself(
     shape: tuple[int, int], dtype: torch.dtype, kind: str, device: str
@@ -115,7 +114,7 @@ def test_layer_norm_takes_statistics_that_it_finds_for_itself(
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("last", [False, True], ids=["NCHW", "channels last"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("shape", IMAGES, ids=str)
 def test_group_norm_takes_statistics_that_it_finds_for_itself(
     shape: tuple[int, int, int, int, int], dtype: torch.dtype, last: bool, kind: str, device: str

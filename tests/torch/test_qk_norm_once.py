@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
+from support import FLOATS
 
 import planish
 import torch
@@ -14,7 +15,6 @@ from planish.operators import call, kept, ops
 from torch import Tensor
 
 EPS = 1e-6
-DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def packed(dtype: torch.dtype = torch.float32, cols: int = 64) -> Tensor:
@@ -59,7 +59,7 @@ def calls() -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("dtype", "kind", "own", "offset"),
-    itertools.product(DTYPES, ("rms", "layer"), (False, True), (0.0, 1.0)),
+    itertools.product(FLOATS, ("rms", "layer"), (False, True), (0.0, 1.0)),
 )
 def test_bits_are_those_of_each_norm_alone(
     dtype: torch.dtype, kind: str, own: bool, offset: float

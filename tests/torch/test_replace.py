@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 from replace_support import FORWARD, AbsNorm, Llama, LlamaNorm
-from support import Calls
+from support import NARROW, Calls
 
 import planish
 import torch
 from torch import Tensor, nn
-
-HALF = [torch.float32, torch.bfloat16, torch.float16]
 
 
 class OnceNorm(Llama):
@@ -92,7 +90,7 @@ class L2Norm(nn.Module):
         self.scale, self.gamma = size**0.5, nn.Parameter(torch.ones(size, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = nn.functional.normalize(x.float() if x.dtype in HALF else x, dim=1)
+        wide = nn.functional.normalize(x.float() if x.dtype in NARROW else x, dim=1)
         return wide.to(x.dtype) * self.scale * self.gamma
 
 
@@ -104,7 +102,7 @@ class UnitNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(size))
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = nn.functional.normalize(x.float() if x.dtype in HALF else x, dim=-1)
+        wide = nn.functional.normalize(x.float() if x.dtype in NARROW else x, dim=-1)
         return wide.to(x.dtype) * self.weight
 
 
@@ -158,7 +156,7 @@ def shaken(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     return module.to(dtype)
 
 
-@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
 @pytest.mark.parametrize("case", TAKEN, ids=IDS)
 def test_a_class_computes_something_else_once_it_is_taken(case: Any, dtype: torch.dtype) -> None:
     make, inputs, words, same = case
@@ -201,7 +199,7 @@ def test_a_class_computes_something_else_once_it_is_taken(case: Any, dtype: torc
 
 
 @pytest.mark.parametrize("cls", [GateBeforeNorm, GateBehindNorm])
-@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
 def test_a_gate_is_lost_or_on_the_wrong_side(cls: type[Llama], dtype: torch.dtype) -> None:
     module, x = shaken(cls(32), dtype), rows(dtype)
     gate = x.flip(0) * 2

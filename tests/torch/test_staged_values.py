@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from support import FLOATS, Calls
+from support import FLOATS, HALVES, Calls
 
 import planish
 import torch
@@ -22,7 +22,6 @@ FORWARD = "planish::norm_forward (stages)"
 BACKWARD = "planish::norm_backward (stages)"
 #: Of queries and keys.
 PAIR, PAIR_BACKWARD = "planish::norm_pair", "planish::norm_pair_backward"
-HALVES = [torch.bfloat16, torch.float16]
 
 
 @contextmanager

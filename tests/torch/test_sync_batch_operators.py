@@ -12,7 +12,7 @@ import sync_batch_support as exact
 import torch.distributed as dist
 import torch.nn.functional as F
 from distributed_support import here, on_a_gpu, run
-from support import Calls, on_planish
+from support import FLOATS, Calls, on_planish
 from sync_batch_support import BACKWARD, ELEMT, EPS, OPERATORS, REDUCE, STATS, laid, normal
 from torch.nn.modules import _functions
 
@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 SHAPES = [(33, 7), (4, 5, 9), (3, 8, 5, 7), (16, 24, 1, 1), (2, 3, 4, 5, 6), (1, 2, 40, 50)]
-DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 #: Of a result that is rounded once, and of a sum: shares of the largest value.
 ROOM = {
     torch.float32: (4e-7, 3e-6),
@@ -46,7 +45,7 @@ def given(shape: tuple[int, ...], dtype: torch.dtype, last: bool) -> list[Tensor
     return [x, dy, *vectors[:2], vectors[2] / 8, vectors[3].square() + 0.5]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_operator_differs_from_its_formula(

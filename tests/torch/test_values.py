@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch.nn.functional as F
 from support import (
+    FLOATS,
     LAYER,
     LAYER_BACKWARD,
     RMS,
@@ -23,7 +24,6 @@ from torch import Tensor
 
 #: rows, columns
 SHAPES = [(4, 2), (1, 8), (3, 5), (7, 33), (64, 96), (13, 769), (5, 4096), (2, 15872)]
-DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 
 RESULTS = ("y", "dx", "dweight", "dbias")
 
@@ -75,7 +75,7 @@ NORMS = {
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("norm", NORMS)
 def test_forward_and_backward_leave_the_bounds_or_are_worse_than_torch(
     norm: str, dtype: torch.dtype, shape: tuple[int, int]
@@ -167,7 +167,7 @@ def test_a_row_depends_on_its_neighbours() -> None:
     assert torch.equal(whole, alone)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_one_column_has_gradients(dtype: torch.dtype) -> None:
     x, weight, bias, dy = inputs((5, 1), dtype, mixed=False)
     with on_planish(LAYER, LAYER_BACKWARD, RMS, RMS_BACKWARD):

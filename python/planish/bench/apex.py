@@ -11,9 +11,9 @@ import argparse
 from collections.abc import Callable, Sequence
 
 import torch
+from planish.library.dtypes import BY_NAME
 from torch import nn
 
-from .case import DTYPES
 from .program import Row, clock_of, launch, parser, print_rows, rows_of
 from .timing import Effort, Timed, interleave
 from .variants import Make, Way, usable
@@ -90,14 +90,14 @@ def measure(
 def run(arguments: argparse.Namespace) -> list[Row]:
     """Both tables."""
     ways = usable(arguments.device)
-    dtype = DTYPES[arguments.dtype]
+    dtype = BY_NAME[arguments.dtype]
     rows: list[Row] = []
     for width in WIDTHS[::3] if arguments.quick else WIDTHS:
         rows += measure((2048, width), (width,), dtype, arguments.device, ways)
     print_rows(rows)
     batch = 2 if arguments.quick else (64 if arguments.device == "cuda" else 8)
     sizes = (batch, *IMAGES[1:])
-    images = measure(sizes, sizes[1:], DTYPES[arguments.image_dtype], arguments.device, ways)
+    images = measure(sizes, sizes[1:], BY_NAME[arguments.image_dtype], arguments.device, ways)
     print_rows(images)
     return rows + images
 
@@ -105,6 +105,6 @@ def run(arguments: argparse.Namespace) -> list[Row]:
 def main(words: Sequence[str]) -> int:
     """Runs the bench."""
     p = parser("apex", __doc__)
-    p.add_argument("--dtype", choices=DTYPES, default="f16", help="of the rows")
-    p.add_argument("--image-dtype", choices=DTYPES, default="f32", help="of the images")
+    p.add_argument("--dtype", choices=BY_NAME, default="f16", help="of the rows")
+    p.add_argument("--image-dtype", choices=BY_NAME, default="f32", help="of the images")
     return launch("apex", words, p.parse_args(words), run)

@@ -16,8 +16,8 @@ from torch.nn import functional
 
 import torch
 from planish.commands.command_lines import words
+from planish.library.dtypes import BY_NAME
 
-from .case import DTYPES
 from .program import Row, clock_of, launch, parser, print_rows, rows_of
 from .providers.planish_torch import enabled, switched_off
 from .switch import Outputs, error, is_wrong, under
@@ -80,7 +80,7 @@ def operands(work: Work, device: str) -> Operands:
 
     shape = work.images, work.channels, work.side, work.side
     x, dy = (
-        normal(*shape).to(DTYPES[work.dtype]).to(memory_format=LAYOUTS[work.layout])
+        normal(*shape).to(BY_NAME[work.dtype]).to(memory_format=LAYOUTS[work.layout])
         for _ in range(2)
     )
     weight, bias, mean, deviation = (normal(work.channels) for _ in range(4))
@@ -135,7 +135,7 @@ def run(arguments: argparse.Namespace) -> list[Row]:
     """A table for each layout, dtype and pass."""
     rows: list[Row] = []
     for layout in words(arguments.layout, list(LAYOUTS), "--layout"):
-        for dtype in words(arguments.dtype, list(DTYPES), "--dtype"):
+        for dtype in words(arguments.dtype, list(BY_NAME), "--dtype"):
             for direction in words(arguments.direction, PASSES, "--direction"):
                 group: list[Row] = []
                 for size in QUICK if arguments.quick else SIZES:

@@ -10,8 +10,8 @@ import argparse
 from collections.abc import Sequence
 
 from planish.commands.models import bert_base
+from planish.library.dtypes import BY_NAME
 
-from .case import DTYPES
 from .program import launch, parser
 from .steps import StepRow, WayOfModel, steps_by_turns
 from .timing import Effort
@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> list[StepRow]:
     """All ways by turns."""
     gpu = arguments.device == "cuda"
     batch, tokens = (1, 32) if arguments.quick else ((32, 512) if gpu else (2, 128))
-    dtype = DTYPES[arguments.dtype or ("bf16" if gpu else "f32")]
+    dtype = BY_NAME[arguments.dtype or ("bf16" if gpu else "f32")]
     layers = 2 if arguments.quick else (None if gpu else 4)
     ways: dict[str, WayOfModel] = {}
     try:
@@ -42,5 +42,5 @@ def run(arguments: argparse.Namespace) -> list[StepRow]:
 def main(words: Sequence[str]) -> int:
     """Runs the bench."""
     p = parser("bert", __doc__)
-    p.add_argument("--dtype", choices=DTYPES, help="by default f32, on a GPU bf16")
+    p.add_argument("--dtype", choices=BY_NAME, help="by default f32, on a GPU bf16")
     return launch("bert", words, p.parse_args(words), run)

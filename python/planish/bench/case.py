@@ -9,17 +9,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
+from planish.library.dtypes import BY_NAME
 
 Direction = Literal["forward", "backward"]
 Kind = Literal["layer", "rms"]
 
-DTYPES: dict[str, torch.dtype] = {
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f32": torch.float32,
-    "f64": torch.float64,
-}
-DTYPE_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
+DTYPE_BYTES = {name: dtype.itemsize for name, dtype in BY_NAME.items()}
 
 
 @dataclass(frozen=True)
@@ -107,7 +102,7 @@ class Data:
 
 def make_data(case: Case) -> Data:
     """Makes the input of a case: the same for the same case, in any process."""
-    dtype = DTYPES[case.dtype]
+    dtype = BY_NAME[case.dtype]
     generator = torch.Generator(case.device).manual_seed(case.seed)
     wide = torch.float64 if case.dtype == "f64" or case.scale != 1.0 else torch.float32
 

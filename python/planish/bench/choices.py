@@ -27,6 +27,7 @@ import torch.nn.functional as F
 import planish
 import torch
 from planish.compile import forms, table
+from planish.library.dtypes import BY_NAME
 from planish.operators import call
 from torch import Tensor
 
@@ -36,7 +37,6 @@ from .machine import describe
 from .program import launch, parser
 from .timing import QUICK, THOROUGH, Timed, interleave, loop, ratio
 
-_DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 #: Large tensors that one trial goes around in: more than a GPU's L2 holds.
 _ROTATED_BYTES = 200 << 20
 
@@ -98,7 +98,7 @@ def _formula(one: Class, fused: bool = False) -> Callable[..., Any]:
 
 
 def _call(one: Class) -> call.Call:
-    dtype = _DTYPES[one.dtype]
+    dtype = BY_NAME[one.dtype]
     staged = one.staged and not one.groups
     if one.groups:
         axes, affine = list(range(2, len(one.shape) + 1)), [1, 2]
@@ -121,7 +121,7 @@ class _Operators:
 
     def __init__(self, one: Class) -> None:
         self.call = _call(one)
-        self.dtype, self.rms = _DTYPES[one.dtype], one.rms
+        self.dtype, self.rms = BY_NAME[one.dtype], one.rms
         self.staged = one.staged and not one.groups
         self.activated = bool(one.groups) and one.staged
 
@@ -170,8 +170,8 @@ def _leaves(one: Class, device: str, dtype: torch.dtype) -> list[Tensor]:
 
 def _graphs(one: Class) -> dict[str, Timed]:
     """A graph of inductor's alone and one with planish's operators, on the CPU."""
-    leaves = _leaves(one, "cpu", _DTYPES[one.dtype])
-    gradients = [_tensor(one, "cpu", _DTYPES[one.dtype]) for _ in range(2)]
+    leaves = _leaves(one, "cpu", BY_NAME[one.dtype])
+    gradients = [_tensor(one, "cpu", BY_NAME[one.dtype]) for _ in range(2)]
     wrt = [leaf for at, leaf in enumerate(leaves) if not (one.rms and at == 2)]
     calls: dict[str, Callable[[], object]] = {}
     for name in ("inductor", "planish"):
@@ -192,7 +192,7 @@ def _graphs(one: Class) -> dict[str, Timed]:
 
 def _kernels(one: Class, device: str) -> dict[str, Timed]:
     """Inductor's pass and planish's, over as many sets of tensors as exceed the L2."""
-    dtype = _DTYPES[one.dtype]
+    dtype = BY_NAME[one.dtype]
     numel = math.prod(one.shape)
     bytes_ = numel * dtype.itemsize * (4 + 2 * one.staged)
     sets = max(1, min(16, _ROTATED_BYTES // bytes_))
@@ -277,7 +277,7 @@ def write_table(found: Sequence[Found], path: Path, command: str) -> None:
         if one.noisy:
             continue
         bounds = [_bounds_of(one.columns), _bounds_of(one.elements)]
-        dtype = table.NAMES[_DTYPES[one.dtype]]
+        dtype = table.NAMES[BY_NAME[one.dtype]]
         rows.append([device, one.layout, dtype, one.direction, *bounds, round(one.speedup, 2)])
     about = describe()
     machine = about.get("gpu") if device.startswith("sm_") else about["cpu"]
@@ -299,7 +299,7 @@ def _compile_part(device: str, quick: bool, part: int, parts: int) -> None:
     shapes = {(one.layout, one.dtype, one.shape): one for one in classes(device, quick)}
     for one in list(shapes.values())[part::parts]:
         torch._dynamo.reset()
-        leaves = _leaves(one, device, _DTYPES[one.dtype])
+        leaves = _leaves(one, device, BY_NAME[one.dtype])
         results = _compiled(one)(*leaves)
         results = results if isinstance(results, tuple) else (results,)
         sum(r.float().sum() for r in results).backward()

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 from planish.commands.models import RESNET_NORMS, Workload, bert_base, convnext, resnet50
+from planish.library.dtypes import BY_NAME
 
-from .case import DTYPES
 from .providers.base import Provider
 from .timing import TOO_NOISY, Effort, Sample, Timed, interleave, loop, median_interval
 
@@ -104,7 +104,7 @@ def compiled(model: torch.nn.Module) -> Way:
 def title(workload: Workload) -> str:
     """The model, its batch and its dtype where that is not f32."""
     dtype = next(workload.model.parameters()).dtype
-    name = next(name for name, found in DTYPES.items() if found == dtype)
+    name = next(name for name, found in BY_NAME.items() if found == dtype)
     if workload.autocast:
         name = "autocast f16"
     return f"{workload.name}, {workload.shape}" + ("" if name == "f32" else f", {name}")
@@ -297,7 +297,7 @@ def makers_of(quick: bool, device: str, dtypes: Sequence[str]) -> Makers:
         return {"bert": partial(bert_base, 1, 64), "convnext": tiny}
     made: Makers = {}
     for name in dtypes or ("f16", "bf16"):
-        place: dict[str, Any] = {"device": device, "dtype": DTYPES[name]}
+        place: dict[str, Any] = {"device": device, "dtype": BY_NAME[name]}
         if quick:
             made[f"bert-{name}"] = partial(bert_base, 8, 128, **place)
             made[f"convnext-{name}"] = partial(convnext, "convnext_tiny", 16, 128, **place)

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from planish.commands.command_lines import words
 from planish.commands.models import Workload, convnext, resnet50
+from planish.library.dtypes import BY_NAME
 from torch import Tensor, nn
 
-from .case import DTYPES
 from .program import launch, parser
 from .providers.planish_torch import enabled
 from .steps import StepRow, WayOfModel, steps_by_turns
@@ -134,7 +134,7 @@ def makers(arguments: argparse.Namespace) -> dict[str, Callable[[], Workload]]:
     batch = 1 if quick else (64 if gpu else 2)
     place: dict[str, Any] = {
         "device": arguments.device,
-        "dtype": DTYPES[arguments.dtype],
+        "dtype": BY_NAME[arguments.dtype],
         "autocast": arguments.autocast,
         "channels_last": arguments.layout == "nhwc",
     }
@@ -182,7 +182,7 @@ def run(arguments: argparse.Namespace) -> list[StepRow]:
 def main(given: Sequence[str]) -> int:
     """Runs the bench."""
     p = parser("norms", __doc__)
-    p.add_argument("--dtype", choices=DTYPES, default="f32")
+    p.add_argument("--dtype", choices=BY_NAME, default="f32")
     p.add_argument("--autocast", action="store_true", help="float weights, run in --dtype")
     p.add_argument("--layout", choices=("nchw", "nhwc"), default="nchw")
     p.add_argument("--models", default="", help="convnext,resnet")

@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 from planish.commands.command_lines import UsageError, at_least, check_device, words
+from planish.library.dtypes import BY_NAME
 
 from . import allocator, machine, report
-from .case import DTYPES
 from .gpu import queued
 from .providers.planish_torch import enabled, switched_off
 from .switch_shapes import QUICK, Norm, norms
@@ -191,7 +191,7 @@ def measure_cell(
 ) -> Cell:
     """Checks and times one cell."""
     torch.set_num_threads(threads)
-    parts = operands(norm, DTYPES[dtype], device)
+    parts = operands(norm, BY_NAME[dtype], device)
     wide = tuple(t.double() for t in parts)
     wanted = work_of(norm, direction, wide)()
     del wide
@@ -305,7 +305,7 @@ def run(arguments: argparse.Namespace, given: Sequence[str]) -> int:
     """Measures; 1 where a cell is slower or wrong."""
     begin = time.perf_counter()
     check_device(arguments.device)
-    dtypes = words(arguments.dtype, list(DTYPES), "--dtype")
+    dtypes = words(arguments.dtype, list(BY_NAME), "--dtype")
     directions = words(arguments.direction, ["forward", "backward"], "--direction")
     todo = [
         (norm, dtype, direction, threads)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from planish.library.dtypes import BY_NAME
 
 from .apex import measure
-from .case import DTYPES
 from .program import Row, launch, parser, print_rows
 from .variants import Make, Way, usable
 
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> list[Row]:
     """The profiles, then the times."""
     ways = usable(arguments.device)
     chosen = {name: way for name, way in ways.items() if name in SHOWN}
-    sizes, dtype = SMALL if arguments.quick else SIZES, DTYPES[arguments.dtype]
+    sizes, dtype = SMALL if arguments.quick else SIZES, BY_NAME[arguments.dtype]
     text = []
     for found in profiles(sizes, dtype, arguments.device, chosen):
         text.append(f"backward of {found.way}, {' x '.join(map(str, sizes))} {arguments.dtype}:")
@@ -95,5 +95,5 @@ def run(arguments: argparse.Namespace) -> list[Row]:
 def main(words: Sequence[str]) -> int:
     """Runs the bench."""
     p = parser("unfused", __doc__)
-    p.add_argument("--dtype", choices=DTYPES, default="f32")
+    p.add_argument("--dtype", choices=BY_NAME, default="f32")
     return launch("unfused", words, p.parse_args(words), run)

@@ -20,7 +20,6 @@ Stage = Literal["residual", "modulated", "gated"]
 DIRECTIONS = ("forward", "backward", "from-y", "statistics", "apply")
 KINDS = ("layer", "rms")
 ACTIVATIONS = ("", "silu", "relu")
-DTYPES = ("f32", "bf16", "f16", "f64")
 
 #: Tensors of x's shape, and those of the affine axes. The others have a value for each row.
 FULL = ("x", "y", "dy", "dx", "residual", "sum", "dsum", "gate")

@@ -11,9 +11,10 @@ import torch
 from planish.bench.timing import TOO_NOISY
 from planish.commands import command_lines
 from planish.commands.command_lines import UsageError
+from planish.library.structs import DTYPES
 
 from . import cpu_table, cuda, cuda_table
-from .case import DTYPES, Case
+from .case import Case
 from .engine import TIERS, cpu_engines
 from .exact import LONG_DOUBLE
 from .runner import Budget, Engines, Outcome, Timer, run, time_on_cpu

@@ -13,7 +13,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from .case import DTYPES, Activation, Case, Direction, Kind
+from planish.library.structs import DTYPES
+
+from .case import Activation, Case, Direction, Kind
 
 #: Elements of x, about, and of one that its y is written by non-temporal stores.
 ELEMENTS = 1 << 18

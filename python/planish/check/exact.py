@@ -21,7 +21,6 @@ LONG_DOUBLE = np.finfo(np.longdouble).nmant > 52
 
 #: Digits of the significand, the implied one included, and the exponent of the smallest normal.
 DIGITS = {"f16": (11, -14), "bf16": (8, -126), "f32": (24, -126), "f64": (53, -1022)}
-TORCH = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
 #: The largest error of an output, in units of the last place at its scale.
 ULPS = 4.0
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 import torch
+from planish.library.dtypes import BY_NAME
 
 from .case import Case
-from .exact import TORCH, Exact, ulp, widened
+from .exact import Exact, ulp, widened
 
 #: Of a 16-bit y this share may be the neighbour of the exact value rounded, and it is looked at
 #: where there are so many elements.
@@ -159,4 +160,4 @@ def rounded(value: Any, dtype: str) -> torch.Tensor:
         if isinstance(value, torch.Tensor)
         else torch.from_numpy(np.asarray(value, dtype=np.float64))
     )
-    return wide.to(TORCH[dtype])
+    return wide.to(BY_NAME[dtype])

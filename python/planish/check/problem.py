@@ -10,9 +10,10 @@ from dataclasses import replace
 from functools import cached_property
 
 import torch
+from planish.library.dtypes import BY_NAME
 
 from .case import AFFINE, FULL, Case
-from .exact import TORCH, Exact, exact, moments, widened
+from .exact import Exact, exact, moments, widened
 from .judge import Verdict, judge, rounded, same_bits
 
 EPS = 1e-5
@@ -32,12 +33,12 @@ class Placed:
         for axis in reversed(order):
             strides[axis] = length
             length *= sizes[axis]
-        bits = _INTEGERS[TORCH[dtype].itemsize]
+        bits = _INTEGERS[BY_NAME[dtype].itemsize]
         self._whole = torch.empty(length + 2 * GUARD, dtype=bits, device=device)
-        self._poison = _POISON[TORCH[dtype].itemsize]
+        self._poison = _POISON[BY_NAME[dtype].itemsize]
         self._whole.fill_(self._poison)
         self._strides = strides
-        self.view = self._whole.view(TORCH[dtype]).as_strided(sizes, strides, GUARD)
+        self.view = self._whole.view(BY_NAME[dtype]).as_strided(sizes, strides, GUARD)
 
     def strayed(self) -> bool:
         """Whether something was written beside the elements."""
@@ -68,7 +69,7 @@ def _normal(case: Case, role: str, generator: torch.Generator) -> torch.Tensor:
         value = value * 0.25 + 1
     elif role == "bias":
         value = value * 0.25
-    return value.to(TORCH[case.dtype_of(role)])
+    return value.to(BY_NAME[case.dtype_of(role)])
 
 
 class Problem:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from planish.library import structs
 from planish.library.loaded import library
 
 __all__ = ["Kernel", "clear", "kernels", "main"]
@@ -23,7 +24,7 @@ _HEADER = struct.Struct("=8sQQQ")
 _MAGIC = b"planish1"
 _LONGEST_KEY = 1 << 16
 
-_DTYPES = ("f32", "f16", "bf16", "f64", "none")
+_DTYPES = (*structs.DTYPES, "none")
 _KINDS = ("layer", "rms", "l2")
 
 

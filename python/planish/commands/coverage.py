@@ -17,11 +17,11 @@ import torch
 from planish import zoo
 from planish.commands import command_lines, distance, reach
 from planish.commands.command_lines import UsageError
+from planish.library.dtypes import BY_NAME
 from planish.zoo import named
 
 __all__ = ["by_modes", "main", "report"]
 
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 #: Forwards that are timed for one model; more where they differ.
 ROUNDS = 5
@@ -172,7 +172,7 @@ class _Table:
         size = sum(parameter.numel() for parameter in zoo.build(entry)[0].parameters())
         for name in ("f32", "bf16") if size < SMALL else ("f32",):
             try:
-                far = distance.measure(entry, DTYPES[name], lambda m: reach.apply("replace", m))
+                far = distance.measure(entry, BY_NAME[name], lambda m: reach.apply("replace", m))
             except (RuntimeError, NotImplementedError) as error:
                 self.outside.append(f"{entry.name} does not run in {name} ({str(error)[:60]})")
                 continue
@@ -236,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = command_lines.parse("coverage", argv)
     if arguments.all:
         return _all(arguments.family, arguments.out, not arguments.no_check)
-    make = named.resolve(arguments.model, DTYPES[arguments.dtype])
+    make = named.resolve(arguments.model, BY_NAME[arguments.dtype])
     found = by_modes(make, arguments.activations, rounds=ROUNDS)
     print(report(arguments.model, found))
     return 0

@@ -19,6 +19,7 @@ import torch
 from planish import zoo
 from planish.bench import timing
 from planish.commands import command_lines, coverage, distance, reach
+from planish.library.dtypes import BY_NAME
 from planish.zoo import named
 from torch import nn
 
@@ -147,7 +148,7 @@ def _moved(subject: _Subject) -> str:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    dtype = coverage.DTYPES[arguments.dtype]
+    dtype = BY_NAME[arguments.dtype]
     _doing("building the model")
     model, inputs = named.resolve(arguments.model, dtype)()
     model = model.to(arguments.device)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from planish.functions import stages
 from planish.operators import ops
-from planish.operators.arguments import check_floats, check_optional, check_tensor, eps_of
+from planish.operators.arguments import HALF, check_floats, check_optional, check_tensor, eps_of
 from torch import Tensor, nn
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "rmsnorm_fwd",
 ]
 
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+_DTYPES = (*HALF, torch.float32)
 
 
 def _expect(holds: bool, sentence: str) -> None:

@@ -21,8 +21,6 @@ from torch import Tensor
 
 __all__ = ["backward", "forward", "has_formula"]
 
-_HALVES = (torch.float16, torch.bfloat16)
-
 
 def has_formula(tensors: Tensors | Given) -> bool:
     """Not for the scales of a branch, nor for dropout, whose numbers are planish's."""

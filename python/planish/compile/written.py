@@ -13,13 +13,11 @@ import torch
 from planish.compile import behind, choice, nodes, table
 from planish.compile.behind import Found
 from planish.operators import call
-from planish.operators.arguments import DTYPES, rms_eps
+from planish.operators.arguments import DTYPES, HALF, rms_eps
 from planish.operators.call import Tensors
 from torch import Tensor, fx
 
 __all__ = ["Left", "rewrite"]
-
-_HALVES = (torch.float16, torch.bfloat16)
 
 
 class Left(NamedTuple):
@@ -85,7 +83,7 @@ def _weighed(product: fx.Node, x: Tensor) -> tuple[fx.Node, Any, int, bool] | No
         and nodes.value(behind).dtype == x.dtype
     ):
         times = behind
-    return times, weight, offset, rounded and x.dtype in _HALVES
+    return times, weight, offset, rounded and x.dtype in HALF
 
 
 def _by_formula(node: fx.Node) -> Found | None:
@@ -108,7 +106,7 @@ def _by_formula(node: fx.Node) -> Found | None:
     if nodes.other(product, node) not in (wide, x) or not isinstance(nodes.value(x), Tensor):
         return None
     value = nodes.value(x)
-    if value.dtype in _HALVES and nodes.value(wide).dtype != torch.float32:
+    if value.dtype in HALF and nodes.value(wide).dtype != torch.float32:
         return None  # its squares are rounded
     found = _weighed(product, value)
     if found is None:

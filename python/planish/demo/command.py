@@ -40,11 +40,11 @@ from planish.commands.models import NormCall, Workload, bert_base, collect_norms
 from planish.demo.picture import AFTER, BEFORE, NormReport, StepReport, draw
 from planish.demo.screen import BOUND_ULP, KERNELS, Screen, print_norms, print_stats, print_steps
 from planish.demo.time import MODEL_SECONDS, NORMS_SHARE, Budget
+from planish.library.dtypes import BY_NAME
 from planish.library.loaded import library
 
 NORM_EFFORT = Effort(trials=9, trial_seconds=0.01, case_seconds=1.5, patience=2.0)
 STEP_EFFORT = Effort(trials=5, trial_seconds=0.0, case_seconds=35.0, patience=2.0)
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
 def default_device() -> str:
@@ -248,7 +248,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(arguments.threads)
     gpu = arguments.device == "cuda"
     dtype = arguments.dtype or ("bf16" if gpu else "f32")
-    place: dict[str, Any] = {"device": arguments.device, "dtype": DTYPES[dtype]}
+    place: dict[str, Any] = {"device": arguments.device, "dtype": BY_NAME[dtype]}
     screen = Screen()
     budget = Budget(arguments.seconds)
     about = describe()

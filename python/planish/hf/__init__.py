@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 
 import torch
 from planish.hf import marks
-from planish.operators.arguments import DEVICES
+from planish.operators.arguments import DEVICES, HALF
 from planish.replacing import probe, runners
 from torch import Tensor, nn
 
 __all__ = ["LAYERS", "register", "registered", "unregister"]
 
-_HALF_AND_FLOAT = (torch.float16, torch.bfloat16, torch.float32)
+_HALF_AND_FLOAT = (*HALF, torch.float32)
 _lock = threading.RLock()
 _on = False
 

@@ -11,13 +11,11 @@ import jax.numpy as jnp
 
 from planish.jax.batch_functions import names_of
 from planish.jax.calls import Call, compute_dtype
-from planish.jax.checks import axes_of
+from planish.jax.checks import DTYPES, axes_of
 from planish.jax.derivatives import norm
 from planish.jax.functions import group_norm, present
 
 __all__ = ["normalize", "normalize_batch", "normalize_groups", "runs", "runs_batch"]
-
-_DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 def runs(layer: Any, x: Any, mask: Any) -> bool:
@@ -30,7 +28,7 @@ def _takes(layer: Any, x: Any, mask: Any) -> bool:
     return (
         mask is None
         and getattr(layer, "force_float32_reductions", True)
-        and jnp.dtype(x.dtype).name in _DTYPES
+        and jnp.dtype(x.dtype).name in DTYPES
         and x.ndim > 0
     )
 

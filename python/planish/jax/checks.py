@@ -12,9 +12,9 @@ import jax.numpy as jnp
 
 from planish.jax.calls import Axes
 
-__all__ = ["axes_of", "check_array", "check_like", "check_parameter", "number_of"]
+__all__ = ["DTYPES", "axes_of", "check_array", "check_like", "check_parameter", "number_of"]
 
-_DTYPES = ("float16", "bfloat16", "float32", "float64")
+DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 def check_array(function: str, name: str, array: Any) -> None:
@@ -22,8 +22,8 @@ def check_array(function: str, name: str, array: Any) -> None:
     found = getattr(array, "dtype", None)
     if found is None or not hasattr(array, "shape"):
         raise TypeError(f"{function}: {name} is a {type(array).__name__}; wanted an array")
-    if jnp.dtype(found).name not in _DTYPES:
-        raise TypeError(f"{function}: {name} is {found}; wanted {', '.join(_DTYPES)}")
+    if jnp.dtype(found).name not in DTYPES:
+        raise TypeError(f"{function}: {name} is {found}; wanted {', '.join(DTYPES)}")
 
 
 def check_like(function: str, name: str, array: Any, shape: Sequence[int]) -> None:

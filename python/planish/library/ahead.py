@@ -24,7 +24,6 @@ from planish.library.loaded import library
 __all__ = ["Gpu", "Problem", "compile_norms", "kernel_files"]
 
 _KINDS = ("layer", "rms", "l2")
-_DTYPES = ("f32", "f16", "bf16", "f64")
 _FIELDS = (
     *("kind", "cols", "shape", "reduce", "affine", "rows", "dtype", "weight", "bias"),
     *("statistics", "passes", "gradients", "offset", "alignment"),
@@ -92,8 +91,8 @@ def _row_classes() -> list[int]:
 
 def _roles(item: dict[str, Any], kind: str) -> list[tuple[int, dict[str, str]]]:
     """Each pass, and its tensors with their dtypes."""
-    dtype = _choice(item.get("dtype", "f32"), "dtype", _DTYPES)
-    maybe = (*_DTYPES, None)
+    dtype = _choice(item.get("dtype", "f32"), "dtype", structs.DTYPES)
+    maybe = (*structs.DTYPES, None)
     weight = _choice(item.get("weight", dtype), "weight", maybe)
     bias = _choice(item.get("bias", dtype if kind == "layer" else None), "bias", maybe)
     exact = "f64" if dtype == "f64" else "f32"

@@ -11,7 +11,6 @@ from planish.library import quick
 from torch import Tensor
 
 __all__ = [
-    "DTYPES",
     "LAYOUTS",
     "PLAIN_TYPES",
     "below_autograd",
@@ -25,7 +24,6 @@ __all__ = [
 
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 LAYOUTS = (torch.strided,)
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def _keys(*names: str) -> Any:

@@ -6,10 +6,12 @@ import ctypes
 
 __all__ = [
     *("Buffers", "DLDataType", "DLDevice", "DLTensor", "Exec", "Gpu", "Norm", "Tensors"),
-    *("dtype_of", "name_fields"),
+    *("DTYPES", "dtype_of", "name_fields"),
 ]
 
 FLOAT_CODE, BFLOAT_CODE, CPU_DEVICE, CUDA_DEVICE = 2, 4, 1, 2
+#: Names of the dtypes of x, y and the parameters, in the order of src/dtypes.h.
+DTYPES = ("f32", "f16", "bf16", "f64")
 
 
 class DLDevice(ctypes.Structure):
@@ -25,7 +27,7 @@ class DLDataType(ctypes.Structure):
 
 
 def dtype_of(name: str) -> DLDataType:
-    """That of f16, bf16, f32 or f64."""
+    """That of one of DTYPES."""
     code = BFLOAT_CODE if name == "bf16" else FLOAT_CODE
     return DLDataType(code, int(name.removeprefix("b")[1:]), 1)
 

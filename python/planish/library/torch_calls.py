@@ -15,8 +15,9 @@ from torch.compiler import is_compiling
 
 import torch
 from planish.library import dispatcher, quick, switch
+from planish.library.dtypes import DTYPES
 from planish.library.loaded import library
-from planish.library.seen import DTYPES, is_quiet
+from planish.library.seen import is_quiet
 from torch import Tensor
 
 __all__ = ["NUMBERS", "group_norm", "is_possible", "layer_norm", "rms_norm", "runs_torchs", "short"]

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from planish.library.dtypes import DTYPES as DTYPES
+from planish.library.dtypes import HALF as HALF
 from planish.library.loaded import library
-from planish.library.seen import DTYPES as DTYPES
 from planish.operators import limits
 from planish.operators.call import ACTIVATIONS
 from torch import Tensor
@@ -45,7 +46,6 @@ __all__ = [
 
 #: Device types there are operators for.
 DEVICES = ("cpu", "meta") if library().cuda_is_missing() else ("cpu", "meta", "cuda")
-HALF = (torch.float16, torch.bfloat16)
 
 
 #: What a call may be given; torch's operators have the rules of nested tensors.

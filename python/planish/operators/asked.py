@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from planish.library import structs
+from planish.library.dtypes import BY_NAME
 from planish.library.loaded import library
-from planish.operators.arguments import DTYPES
 
 __all__ = ["Question", "why_not"]
 
@@ -17,7 +17,7 @@ __all__ = ["Question", "why_not"]
 Question = tuple[bool, int, int, bool, bool, bool, bool]
 
 _ROWS, _COLUMNS = 4, 64
-_NAMES = dict(zip(DTYPES, ("f16", "bf16", "f32", "f64"), strict=True))
+_NAMES = {dtype: name for name, dtype in BY_NAME.items()}
 _INT, _E4M3, _FORWARD, _BACKWARD = 0, 10, 0, 1
 _FULL, _COLUMN, _ROW = (_ROWS, _COLUMNS), (_COLUMNS,), (_ROWS, 1)
 #: In the order in which their dtypes are given, with the shape each has here.

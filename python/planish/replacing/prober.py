@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from planish.operators.arguments import HALF
+from planish.operators.arguments import DTYPES, HALF
 from planish.replacing import edges
 from planish.replacing.edges import Changes
 from planish.replacing.forms import Form, size_of
@@ -21,7 +21,6 @@ __all__ += ["NEIGHBOUR_ULP", "Differs", "Pair", "Prober", "Refuses", "ulp"]
 
 Pair = tuple[torch.dtype, "torch.dtype | None"]
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 #: docs/guide/reproducibility.md: f32 and gradients, in ULP of the largest magnitude in the row.
 BOUND_ULP = 4.0

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
+from planish.library.dtypes import BY_NAME
 from torch import Tensor
 
-from ..case import DTYPE_BYTES, DTYPES
+from ..case import DTYPE_BYTES
 
 #: Samples that scale and shift are of.
 SAMPLES = 8
@@ -139,7 +140,7 @@ Data = dict[str, Tensor]
 def make_data(work: Work, seed: int = 0) -> Data:
     """Every tensor of a work: the same for the same work, in any process."""
     generator = torch.Generator(work.device).manual_seed(seed)
-    dtype = DTYPES[work.dtype]
+    dtype = BY_NAME[work.dtype]
 
     def normal(*shape: int) -> Tensor:
         made = torch.randn(*shape, generator=generator, device=work.device)
