@@ -14,6 +14,7 @@ __all__ = [
     "GRADIENTS",
     "Call",
     "Norm",
+    "Quantized",
     "Tensors",
     "axes_of",
     "dtype_in",
@@ -75,6 +76,16 @@ class Tensors(NamedTuple):
     scale: Tensor | None = None
     shift: Tensor | None = None
     gate: Tensor | None = None
+
+
+class Quantized(NamedTuple):
+    """What quantized_norm takes before its numbers."""
+
+    x: Tensor
+    residual: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+    y_scale: Tensor | None
 
 
 def pack_axes(

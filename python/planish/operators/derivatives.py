@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch
 from planish.operators import call as _call
 from planish.operators import formulas
+from planish.operators.call import Quantized
 from planish.operators.formulas import Given
 from torch import Tensor
 
@@ -128,11 +129,9 @@ def refuse(function: str) -> NoReturn:
     )
 
 
-_QUANTIZED_TENSORS = 5
-
-
 def save_quantized(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
-    x, residual, _, _, _, _, options, *_ = inputs
+    count = len(Quantized._fields)
+    given, (_, options, *_) = Quantized(*inputs[:count]), inputs[count:]
     q, scales, _ = output
     ctx.mark_non_differentiable(
         *(t for t in (q, scales) if t is not None and not t.is_floating_point())
@@ -140,7 +139,7 @@ def save_quantized(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | Non
     ctx.set_materialize_grads(False)
     rms = options & _call.RMS
     ctx.function = "quantized_rms_norm" if rms else "quantized_layer_norm"
-    ctx.dtypes = x.dtype, None if residual is None else residual.dtype
+    ctx.dtypes = given.x.dtype, None if given.residual is None else given.residual.dtype
 
 
 def differentiate_quantized(
@@ -148,8 +147,9 @@ def differentiate_quantized(
 ) -> tuple[Any, ...]:
     if dq is not None or dscales is not None:
         refuse(ctx.function)
+    nothing = dict.fromkeys(Quantized._fields)
     if dsum is None:
-        return (None,) * _QUANTIZED_TENSORS
+        return tuple(nothing.values())
     dx_dtype, dresidual_dtype = ctx.dtypes
     dresidual = None if dresidual_dtype is None else dsum.to(dresidual_dtype)
-    return dsum.to(dx_dtype), dresidual, *(None,) * (_QUANTIZED_TENSORS - 2)
+    return tuple((nothing | {"x": dsum.to(dx_dtype), "residual": dresidual}).values())

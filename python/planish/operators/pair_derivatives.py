@@ -19,8 +19,6 @@ __all__ = [
     "save_pair_backward",
 ]
 
-_PAIR_GIVEN = 10
-
 
 def save_pair(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
     first, second, first_weight, second_weight, options, _ = inputs
@@ -66,8 +64,8 @@ def differentiate_pair(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
 
 def save_pair_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs[:_PAIR_GIVEN])
-    ctx.options = inputs[_PAIR_GIVEN]
+    *given, ctx.options = inputs
+    ctx.save_for_backward(*given)
 
 
 def differentiate_pair_backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:

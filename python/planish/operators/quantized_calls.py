@@ -121,15 +121,16 @@ def quantized(
         rms=rms, weight_offset=offset, save=False, dtype=dtype, sum_dtype=sum_dtype, more=more
     )
     axes = _last(x, weight if weight is not None else bias)
-    arguments = x, residual, weight, bias, scale, axes, options, eps, block, least, most
+    given = call.Quantized(x, residual, weight, bias, scale)
+    numbers = axes, options, eps, block, least, most
     results: tuple[Tensor, Tensor | None, Tensor | None]
     try:
         if way is not Way.PLAIN:
-            results = ops.QUANTIZED(*arguments)
+            results = ops.QUANTIZED(*given, *numbers)
         elif graph:
-            results = ops.record_quantized((None, *arguments[5:]), *arguments[:5])
+            results = ops.record_quantized((None, *numbers), *given)
         else:
-            results = short.QUANTIZED(*arguments)
+            results = short.QUANTIZED(*given, *numbers)
     except RuntimeError:
         if thrown(ERROR_UNAVAILABLE):
             return None

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from planish.operators import call, ops, ways
-from planish.operators.call import GRADIENTS, Tensors
+from planish.operators.call import GRADIENTS, Quantized, Tensors
 from planish.operators.formulas import Given
 
 __all__ = ["register"]
@@ -136,22 +136,20 @@ def _statistics_rule(x: Any, axes: int) -> list[Any]:
     return [([place.row()] * 2, [place.full(), None]) for place in _places(len(x.shape), axes)]
 
 
-_QUANTIZED = ("x", "residual", "weight", "bias", "y_scale")
-
-
 def _quantized_rule(*arguments: Any) -> list[Any]:
     from torch.distributed.tensor import Shard
 
-    tensors, (axes, options, _, block, *rest) = arguments[:5], arguments[5:]
+    count = len(Quantized._fields)
+    tensors, (axes, options, _, block, *rest) = Quantized(*arguments[:count]), arguments[count:]
     rules = []
-    for place in _places(len(tensors[0].shape), axes):
+    for place in _places(len(tensors.x.shape), axes):
         if options & call.TRANSPOSED and place.axis is not None:
             continue  # rows are padded there
-        scales = None if tensors[4] is not None else place.row()
+        scales = None if tensors.y_scale is not None else place.row()
         if scales is not None and block and place.at is not None:
             scales = Shard(place.axes["row"].index(place.at))
         total = None if call.sum_dtype_in(options) is None else place.full()
-        given = _given(place, _QUANTIZED, tensors)
+        given = _given(place, Quantized._fields, tensors)
         rules.append(([place.full(), scales, total], [*given, *(None,) * (4 + len(rest))]))
     return rules
 
