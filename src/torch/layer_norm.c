@@ -122,15 +122,10 @@ static reason forward_on_planish(layer *l, double eps, returned_tensors *made) {
     return SUPPORTED;
 }
 
-/* Copies what planish has no CUDA kernel for as it lies, as torch's kernel would, which is no
- * faster then and takes no mixed dtypes. Returns whether there is something to try again. */
-static bool make_dense(reason why, const layer *l, tensor_handle input, DLTensor *view,
-                       new_tensor *owned) {
-    if (why != NO_GPU_KERNEL || l->own || l->whose != BACKEND_CUDA || view_is_contiguous(view))
-        return false;
-    *owned = new_dense_copy(input);
-    *view = view_input(handle_of(owned));
-    return true;
+/* Whether what planish has no CUDA kernel for as it lies is copied and tried again, as torch's
+ * kernel would copy it, which is no faster then and takes no mixed dtypes. */
+static bool is_for_copies(const layer *l, reason why) {
+    return why == NO_GPU_KERNEL && !l->own && l->whose == BACKEND_CUDA;
 }
 
 static returned_tensors forward(operation_counts *call, backend whose, bool own,
@@ -147,7 +142,7 @@ static returned_tensors forward(operation_counts *call, backend whose, bool own,
         why = MIXED_DTYPES;
     if (why == SUPPORTED) {
         why = forward_on_planish(&l, eps, &made);
-        if (make_dense(why, &l, input, &l.x, &dense_x))
+        if (is_for_copies(&l, why) && see_dense(input, &l.x, &dense_x))
             why = forward_on_planish(&l, eps, &made);
     }
     if (why == SUPPORTED)
@@ -297,9 +292,11 @@ static returned_tensors backward(operation_counts *call, backend whose, bool own
     }
     if (why == SUPPORTED) {
         why = backward_on_planish(&l, &dy, mean, rstd, &mask, &made);
-        const bool x_is_copied = make_dense(why, &l, input, &l.x, &dense_x);
-        if (make_dense(why, &l, grad_out, &dy, &dense_dy) || x_is_copied)
-            why = backward_on_planish(&l, &dy, mean, rstd, &mask, &made);
+        if (is_for_copies(&l, why)) {
+            const bool x_is_copied = see_dense(input, &l.x, &dense_x);
+            if (see_dense(grad_out, &dy, &dense_dy) || x_is_copied)
+                why = backward_on_planish(&l, &dy, mean, rstd, &mask, &made);
+        }
     }
     if (own)
         own_call_tell_recorded(grad_out);

@@ -362,14 +362,8 @@ static void backward(backend whose, stack_value *stack) {
         const DLTensor grad = view_input(grad_out);
         DLTensor dy = grad;
         if (whose == BACKEND_CUDA && rms_is_mixed(&r)) {
-            if (!view_is_contiguous(&r.x)) {
-                dense_x = new_dense_copy(input);
-                r.x = view_input(handle_of(&dense_x));
-            }
-            if (!view_is_contiguous(&dy) && dy.ndim <= PLANISH_MAX_NDIM) {
-                dense_dy = new_dense_copy(grad_out);
-                dy = view_input(handle_of(&dense_dy));
-            }
+            see_dense(input, &r.x, &dense_x);
+            see_dense(grad_out, &dy, &dense_dy);
         }
         wrong = backward_on_planish(&r, &grad, &dy, rstd, mask.wanted, stack, &why,
                                     (message){text, sizeof text});

@@ -237,3 +237,11 @@ new_tensor new_dense_copy(tensor_handle tensor) {
     torch_check(torch.copy(handle_of(&copy), tensor, 0));
     return (new_tensor){give_tensor(&copy)};
 }
+
+bool see_dense(tensor_handle tensor, DLTensor *view, new_tensor *owned) {
+    if (view->ndim > PLANISH_MAX_NDIM || view_is_contiguous(view))
+        return false;
+    *owned = new_dense_copy(tensor);
+    *view = view_input(handle_of(owned));
+    return true;
+}

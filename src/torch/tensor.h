@@ -99,4 +99,8 @@ new_tensor new_channels_last_tensor(const DLTensor *like, int64_t *sizes, int32_
 /* A row-major copy of a tensor of at most PLANISH_MAX_NDIM axes, on its device. */
 new_tensor new_dense_copy(tensor_handle tensor);
 
+/* Has the view of a tensor be that of such a copy, which is then *owned, where it is not dense and
+ * has no more axes than planish takes. Returns whether it is. */
+bool see_dense(tensor_handle tensor, DLTensor *view, new_tensor *owned);
+
 #endif
