@@ -3,6 +3,7 @@ operators, tracing, and DTensor."""
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -133,9 +134,8 @@ def add(x: Tensor, r: Tensor) -> Tensor:
 def test_what_the_library_cannot_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     x, r = leaf(4, 8), leaf(4, 8)
     wanted = torch.autograd.grad(add(x, r).pow(2).sum(), (x, r))
-    monkeypatch.setattr(asked, "_known", {})
     monkeypatch.setattr(kept, "_calls", {})
-    monkeypatch.setattr(asked, "_ask", lambda *_: "nothing of this kind")
+    monkeypatch.setattr(asked, "why_not", lambda device: f"nothing on the {device.type}")
     planish.reset_stats()
     calls = Calls()
     found = torch.autograd.grad(add(x, r).pow(2).sum(), (x, r))
@@ -144,7 +144,17 @@ def test_what_the_library_cannot_run_is_an_error(monkeypatch: pytest.MonkeyPatch
     assert planish.quantized_rms_norm(x.detach())[0].shape == x.shape
     assert calls.on_planish(QUANTIZED) == 0
     for name in (FORWARD, QUANTIZED):
-        assert planish.stats()[name]["torch"] == {"nothing of this kind": 1}
+        assert planish.stats()[name]["torch"] == {"nothing on the cpu": 1}
+
+
+def test_a_device_without_a_driver_has_kernels() -> None:
+    assert not asked.why_not(torch.device("cpu")) and not asked.why_not(torch.device("meta"))
+    nowhere = torch.device("cuda", 127)
+    try:
+        why = asked.why_not(nowhere)
+    except RuntimeError as error:  # there is a driver, and it knows no such GPU
+        why = str(error)
+    assert re.search("GPU|device|driver|CUDA", why), why
 
 
 def test_a_backward_without_a_kernel_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,17 +145,12 @@ def _has_kernel(norm: Norm) -> bool:
     wide = [value(node) for node in (given.x, given.residual) if node is not None]
     if x.dtype == torch.float64 or not all(tensor.is_contiguous() for tensor in wide):
         return False
-    residual, weight, bias = (
-        None if node is None else value(node).dtype
-        for node in (given.residual, given.weight, given.bias)
+    weight, bias = (
+        None if node is None else value(node).dtype for node in (given.weight, given.bias)
     )
     if weight is not None and bias is not None and weight != bias:
         return False
-    dtypes = x.dtype, residual, None, None, weight, bias, None, None, None
-    rms, offset = bool(options & call.RMS), call.weight_offset_in(options)
-    total = call.sum_dtype_in(options)
-    question = rms, offset, 0, False, False, False, True
-    return not asked.why_not(x.device.type, (*dtypes, x.dtype, total), question, False)
+    return not asked.why_not(x.device)
 
 
 def of(norm: Norm, join: Join | None) -> Join | None:

@@ -101,14 +101,7 @@ def quantized(
     graph = needs_graph(*tensors)
     if graph and (way is not Way.PLAIN or saves_badly(*tensors)):
         return None  # compiled graphs ask for gradients that nobody uses
-    x_dtype, residual_dtype, weight_dtype, bias_dtype = (
-        None if t is None else t.dtype for t in tensors
-    )
-    none = None
-    dtypes = x_dtype, residual_dtype, none, none, weight_dtype, bias_dtype, none, none, none
-    question = rms, offset, 0, False, False, False, True
-    device = "cpu" if x.is_cpu else x.device.type
-    why = asked.why_not(device, (*dtypes, x_dtype, sum_dtype), question, False)
+    why = asked.why_not(x.device)
     if why:
         if way is Way.PLAIN:
             counts.count_composed("planish::quantized_norm", why)

@@ -15,8 +15,7 @@ import torch
 from planish.library import counts
 from planish.library.loaded import ERROR_UNAVAILABLE
 from planish.library.seen import needs_graph
-from planish.operators import asked as _asked
-from planish.operators import call, kept, limits, ops, placed, short
+from planish.operators import asked, call, kept, limits, ops, placed, short
 from planish.operators.arguments import with_offset
 from planish.operators.call import Call, Tensors
 from planish.operators.kept import Prepared
@@ -151,29 +150,15 @@ def is_distributed(x: Tensor) -> bool:
 # ---- The long way --------------------------------------------------------------------------------
 
 
-def _is_positive(number: float) -> bool:
-    return True if number > 0 else False  # noqa: SIM210 (a constant in a graph, as bool() is not)
-
-
-def _can_run(
-    way: Way,
-    tensors: Tensors,
-    question: _asked.Question,
-    results: tuple[torch.dtype | None, ...],
-    graph: bool,
-) -> bool:
-    """Whether there are kernels for these tensors and dtypes of results, and autograd can save what
-    they read."""
+def _can_run(way: Way, tensors: Tensors, graph: bool) -> bool:
+    """Whether there are kernels where these tensors are, and autograd can save what they read."""
     x, _, row_scale, *_ = tensors
     if graph and (
         (row_scale is not None and row_scale.requires_grad)  # it has no gradient
         or (way is Way.PLAIN and saves_badly(*tensors))
     ):
         return False
-    named = zip(Tensors._fields, tensors, strict=True)
-    dtypes = [None if t is None else t.dtype for name, t in named if name != "rng"]
-    device = "cpu" if x.is_cpu else x.device.type
-    why = _asked.why_not(device, (*dtypes, *results), question, graph)
+    why = asked.why_not(x.device)
     if why and way is Way.PLAIN:
         counts.count_composed("planish::norm_forward (stages)", why)
     return not why
@@ -219,8 +204,7 @@ def described(
     scale, shift = together(scale, shift)
     tensors = Tensors(x, residual, row_scale, column_scale, None, weight, bias, scale, shift, gate)
     graph = needs_graph(*tensors)
-    question = rms, offset, activation, gate_before, round_xhat, _is_positive(dropout_p), False
-    if not _can_run(way, tensors, question, (y_dtype, sum_dtype), graph):
+    if not _can_run(way, tensors, graph):
         return None
     ndim = x.dim() + (split != 0)
     if affine is None:
