@@ -46,8 +46,7 @@ typedef struct plan_entry {
 
 static _Atomic(const plan_entry *) table[ROOM];
 
-/* ---- What a key is made of ---------------------------------------------------------------------
- */
+/* ---- What a key is made of ------------------------------------------------------------------ */
 
 static void add(plan_key *key, uint64_t word) {
     if (key->count < WORDS)
@@ -66,8 +65,7 @@ static uint64_t device_word(DLDevice device) {
     return device_kind_of(device) == DEVICE_CPU ? 0 : (uint64_t)device.device_id + 1;
 }
 
-/* ---- Dense tensors -----------------------------------------------------------------------------
- */
+/* ---- Dense tensors -------------------------------------------------------------------------- */
 
 static bool is_dense(const DLTensor *view) {
     return !view || view_is_contiguous(view);
@@ -191,8 +189,7 @@ static void add_dense(plan_key *key, const planish_norm *op, planish_pass pass,
     add(key, dtype_codes(list));
 }
 
-/* ---- Any tensors -------------------------------------------------------------------------------
- */
+/* ---- Any tensors ---------------------------------------------------------------------------- */
 
 static void add_op(plan_key *key, const planish_norm *op, planish_pass pass) {
     add(key, (uint64_t)pass | (uint64_t)op->kind << 4 | (uint64_t)op->weight_offset << 8 |
@@ -229,8 +226,7 @@ static void add_all(plan_key *key, const planish_norm *op, planish_pass pass,
         add_tensor(key, list[first_role(rest)]);
 }
 
-/* ---- The key -----------------------------------------------------------------------------------
- */
+/* ---- The key -------------------------------------------------------------------------------- */
 
 /* False: no plan is kept for such a call. */
 static bool make_key(plan_key *key, const planish_norm *op, planish_pass pass,
@@ -261,8 +257,7 @@ static uint64_t hash_of(const plan_key *key) {
     return h >> 32;
 }
 
-/* ---- The table ---------------------------------------------------------------------------------
- */
+/* ---- The table ------------------------------------------------------------------------------ */
 
 static bool is_of(const plan_entry *entry, const plan_key *key, uint64_t hash) {
     return entry->hash == hash && entry->count == key->count &&

@@ -12,8 +12,7 @@ typedef struct provider {
     const ort_logger *logger;
 } provider;
 
-/* ---- Which nodes are taken --------------------------------------------------------------------
- */
+/* ---- Which nodes are taken ------------------------------------------------------------------ */
 
 static void say_left(const provider *self, const ort_node *node, const char *reason) {
     char line[256];
@@ -55,8 +54,7 @@ static ort_status *get_capability(ort_ep *ep, const ort_graph *graph, ort_suppor
     return status;
 }
 
-/* ---- What runs them ---------------------------------------------------------------------------
- */
+/* ---- What runs them ------------------------------------------------------------------------- */
 
 static ort_status *create_state(ort_compute *compute, ort_compute_context *context, void **state) {
     (void)context;

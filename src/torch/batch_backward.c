@@ -146,8 +146,7 @@ static bool is_served(operation_counts *call, const batch_gradient_arguments *a,
     return why == SUPPORTED;
 }
 
-/* ---- The operators ----------------------------------------------------------------------------
- */
+/* ---- The operators -------------------------------------------------------------------------- */
 
 /* grad_out, input, weight?, running_mean?, running_var?, save_mean?, save_invstd?, train, eps,
  * output_mask */

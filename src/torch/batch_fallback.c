@@ -98,8 +98,7 @@ planish_status cuda_batch_norms_are_there(message error) {
                         torch_version() / 100, torch_version() % 100);
 }
 
-/* ---- The self-test: one channel, by the formula, against torch's kernels ----------------------
- */
+/* ---- The self-test: one channel, by the formula, against torch's kernels -------------------- */
 
 enum { SELF_TEST_SIZE = 5 };
 

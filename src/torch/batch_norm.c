@@ -114,8 +114,7 @@ static returned_four with_reserve(results *made, const batch_arguments *a, bool 
                             give_tensor(&made->mean), give_tensor(&made->y)}};
 }
 
-/* ---- The operators ----------------------------------------------------------------------------
- */
+/* ---- The operators -------------------------------------------------------------------------- */
 
 /* input, weight?, bias?, running_mean?, running_var?, training, momentum, eps */
 static void native_batch_norm(batch_habit habit, stack_value *stack) {

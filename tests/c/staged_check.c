@@ -7,8 +7,7 @@
 
 #include "check.h"
 
-/* ---- Forward ------------------------------------------------------------------------------------
- */
+/* ---- Forward -------------------------------------------------------------------------------- */
 
 static void check_sum(staged_run *r, const staged_reference *f) {
     real *sum = staged_reals(r, S_SUM, f->elements, 0);
@@ -65,8 +64,7 @@ void staged_check(staged_run *r, staged_reference *f) {
     check_intact(r);
 }
 
-/* ---- Backward -----------------------------------------------------------------------------------
- */
+/* ---- Backward ------------------------------------------------------------------------------- */
 
 /* Each element within 40 roundings of the compute type, of its magnitude, and half a ULP. */
 static void check_output(backward_run *r, const backward_reference *f, stage_part p) {
@@ -98,8 +96,7 @@ void backward_check(backward_run *r, const backward_reference *f) {
     }
 }
 
-/* ---- Quantised results --------------------------------------------------------------------------
- */
+/* ---- Quantised results ---------------------------------------------------------------------- */
 
 /* A number as it is quantised: nearest, saturated, NaN kept. */
 unsigned char quantised_of(DLDataType type, real v) {

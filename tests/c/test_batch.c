@@ -124,8 +124,7 @@ static void many_values(void) {
         }
 }
 
-/* ---- Statistics that are kept, an addend, masks -----------------------------------------------
- */
+/* ---- Statistics that are kept, an addend, masks --------------------------------------------- */
 
 static const wanted sets[] = {
     {"running", PLANISH_FORWARD, 0, .running = true, .saves = true},
@@ -195,8 +194,7 @@ static void running_means(void) {
         }
 }
 
-/* ---- What changes no bit, and what does not fit ------------------------------------------------
- */
+/* ---- What changes no bit, and what does not fit --------------------------------------------- */
 
 static uint64_t digest_of(const wanted *w, const batch_shape *s, element t, layout l, int threads) {
     batch_run r;

@@ -16,8 +16,7 @@
 #include "same_on_tiers.h"
 #include "staged_check.h"
 
-/* ---- One run against the formulas ---------------------------------------------------------------
- */
+/* ---- One run against the formulas ----------------------------------------------------------- */
 
 static void run_and_check(const staged_case *c, const planish_exec *exec) {
     staged_run r;

@@ -196,8 +196,7 @@ static void NAME(before_row)(const before_args *a) {
     EACH_VECTOR(cols, GRADIENT)
 }
 
-/* ---- The norm itself, by given sums -----------------------------------------------------------
- */
+/* ---- The norm itself, by given sums --------------------------------------------------------- */
 
 static void NAME(given_row)(const given_args *a) {
     const REAL *const s = a->s, *const dz = a->dz, *const weights = a->weight;

@@ -7,8 +7,7 @@
 
 #include "cuda/common/integers.h"
 
-/* ---- What rows are -----------------------------------------------------------------------------
- */
+/* ---- What rows are -------------------------------------------------------------------------- */
 
 /* Too long for the kernels that hold a row as numbers (centred_words.cu). */
 static bool is_long(const cuda_limits *limits, const cuda_spec *spec) {
@@ -112,8 +111,7 @@ static early_class class_of(const cuda_limits *limits, const cuda_spec *spec) {
     return EARLY_NONE;
 }
 
-/* ---- What is made of them ----------------------------------------------------------------------
- */
+/* ---- What is made of them ------------------------------------------------------------------- */
 
 /* The row of tuning for these; one that asks for nothing early where there is none. */
 static early_rows early_of(const cuda_limits *limits, const cuda_spec *spec) {

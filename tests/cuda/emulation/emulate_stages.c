@@ -14,8 +14,7 @@ static bool begin(const char *name, uint64_t *seed) {
     return true;
 }
 
-/* ---- Forward ------------------------------------------------------------------------------------
- */
+/* ---- Forward -------------------------------------------------------------------------------- */
 
 static bool run_forward(staged_run *r, schedule how) {
     char text[700] = "";
@@ -76,8 +75,7 @@ void emulate_quantised(const char *name, staged_case c) {
     staged_free(&r);
 }
 
-/* ---- Backward -----------------------------------------------------------------------------------
- */
+/* ---- Backward ------------------------------------------------------------------------------- */
 
 static bool run_backward(backward_run *r, schedule how) {
     char text[700] = "";
@@ -105,8 +103,7 @@ void emulate_backward(const char *name, backward_case c) {
     backward_free(&r);
 }
 
-/* ---- Two norms ----------------------------------------------------------------------------------
- */
+/* ---- Two norms ------------------------------------------------------------------------------ */
 
 static void run_pair(bundle b[2], schedule how) {
     char text[700] = "";

@@ -17,8 +17,7 @@
 static const DLDataType e4m3 = {kDLFloat8_e4m3fn, 8, 1}, e5m2 = {kDLFloat8_e5m2, 8, 1},
                         i8 = {kDLInt, 8, 1};
 
-/* ---- Forward ------------------------------------------------------------------------------------
- */
+/* ---- Forward -------------------------------------------------------------------------------- */
 
 typedef struct forward_row {
     const char *name;
@@ -210,8 +209,7 @@ void table_stages_forward(void) {
     }
 }
 
-/* ---- Quantised rows -----------------------------------------------------------------------------
- */
+/* ---- Quantised rows ------------------------------------------------------------------------- */
 
 void table_stages_quantised(void) {
     static const struct {

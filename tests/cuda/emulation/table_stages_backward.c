@@ -7,8 +7,7 @@
 #define A PLANISH_AXIS
 #define MODULATED (PART(S_SCALE) | PART(S_SHIFT))
 
-/* ---- Backward -----------------------------------------------------------------------------------
- */
+/* ---- Backward ------------------------------------------------------------------------------- */
 
 #define DAFFINE (PART(S_WEIGHT) | PART(S_DWEIGHT) | PART(S_DBIAS))
 #define DMODULATED (MODULATED | PART(S_DSCALE) | PART(S_DSHIFT))
@@ -158,8 +157,7 @@ void table_stages_backward(void) {
     }
 }
 
-/* ---- Two norms in one launch --------------------------------------------------------------------
- */
+/* ---- Two norms in one launch ---------------------------------------------------------------- */
 
 /* Heads of one part of a packed tensor: (tokens, heads, columns). */
 static norm_case heads_of(planish_pass pass, planish_kind kind, int64_t heads, int64_t cols,
