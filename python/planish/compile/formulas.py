@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 import torch
 from planish.operators import call
+from planish.operators.arguments import compute_dtype
 from planish.operators.call import Tensors
 from planish.operators.fakes import statistics_dtype
 from planish.operators.formulas import Given, activated, along
@@ -28,9 +29,8 @@ def has_formula(tensors: Tensors | Given) -> bool:
     return all(tensor is None for tensor in given)
 
 
-def _compute_dtype(tensors: Any) -> torch.dtype:
-    double = any(t is not None and t.dtype == torch.float64 for t in tensors)
-    return torch.float64 if double else torch.float32
+def _dtype_of(tensors: Any) -> torch.dtype:
+    return compute_dtype(*(t.dtype for t in tensors if t is not None))
 
 
 def _weight(weight: Tensor, axes: list[int], like: Tensor, dtype: torch.dtype, offset: int) -> Any:
@@ -43,7 +43,7 @@ def forward(*arguments: Any) -> tuple[Tensor | None, ...]:
     given = Tensors(*arguments[: len(Tensors._fields)])
     axes, options, split, eps, _ = arguments[len(Tensors._fields) :]
     x, residual, _, _, _, weight, bias, scale, shift, gate = given
-    dtype = _compute_dtype(given)
+    dtype = _dtype_of(given)
     reduce, affine, _, modulation = (call.axes_of(axes, place) for place in range(4))
     shape = call.seen_shape(x.shape, split)
 
@@ -119,7 +119,7 @@ def backward(*arguments: Any) -> tuple[Tensor | None, ...]:
     given = Given(*arguments[:count])
     axes, options, split, _ = arguments[count:]
     dy, x, rstd, mean, dsum, _, _, _, _, weight, bias, scale, shift, gate = given
-    dtype = _compute_dtype(given[:2] + given[9:])
+    dtype = _dtype_of(given[:2] + given[9:])
     reduce, affine, _, modulation = (call.axes_of(axes, place) for place in range(4))
     shape = call.seen_shape(x.shape, split)
     before = bool(options & call.GATE_BEFORE)

@@ -124,7 +124,7 @@ def _norm(
         return _norm(function, wide, reduce, weight, bias, eps, *rest).to(asked.out_dtype)
     if weight_offset and weight is not None:
         weight, key = _with_offset(weight, weight_offset), None
-    if cast == "xhat" and rounds_xhat(x, weight, bias):
+    if cast == "xhat" and rounds_xhat(x.dtype, weight, bias):
         xhat = _norm(function, x, reduce, None, None, eps, None, keep)
         return composite.activate(affine_of(xhat, weight, bias, affine), activation)
     return by_way(way, x, weight, bias, norm, key=key)

@@ -7,7 +7,15 @@ from typing import Any
 
 from planish.functions import stages
 from planish.operators import stage_calls
-from planish.operators.arguments import check_cast, eps_of, number_of, truth_of, whole_of
+from planish.operators.arguments import (
+    check_cast,
+    eps_of,
+    kernels_round,
+    number_of,
+    rounds_xhat,
+    truth_of,
+    whole_of,
+)
 from planish.operators.call import Tensors
 from planish.operators.ways import way_of
 from torch import Tensor
@@ -50,10 +58,8 @@ def _gated_norm(
             f"{function}: group_size is {group_size}; wanted a divisor of x's last axis, which has "
             f"{columns} columns"
         )
-    rounds = cast == "xhat" and stages.rounds_xhat(x.dtype, weight, bias)
-    if rounds and (
-        bias is not None or not stages.kernels_round(x.dtype, weight, bias, weight_offset)
-    ):
+    rounds = cast == "xhat" and rounds_xhat(x.dtype, weight, bias)
+    if rounds and (bias is not None or not kernels_round(x.dtype, weight, bias, weight_offset)):
         return _rounded(
             rms, x, gate, weight, bias, eps, norm_before_gate, group_size, weight_offset
         )

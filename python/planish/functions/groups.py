@@ -139,7 +139,7 @@ def _group_norm_with(
         return fused
     if options.weight_offset and weight is not None:
         weight = _with_offset(weight, options.weight_offset)
-    if cast == "xhat" and rounds_xhat(x, weight, bias):
+    if cast == "xhat" and rounds_xhat(x.dtype, weight, bias):
         xhat = group_by_way(way, x, num_groups, None, None, eps, None)
         y = composite.activate(affine_of(xhat, weight, bias, [1]), options.activation)
     else:

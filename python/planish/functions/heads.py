@@ -5,6 +5,7 @@ from __future__ import annotations
 from planish.functions import functional, stages
 from planish.operators import kept, pairs, steps
 from planish.operators.arguments import check_cast, eps_of, number_of
+from planish.operators.stage_calls import last_axes
 from torch import Tensor
 
 __all__ = ["qk_norm"]
@@ -67,7 +68,7 @@ def qk_norm(
             stages.norm_last(rms, k, k_weight, None, k_eps, weight_offset, k.dtype),
         )
     norm = functional.rms_norm if rms else functional.layer_norm
-    q_axes, k_axes = stages.last_axes(q, q_weight), stages.last_axes(k, k_weight)
+    q_axes, k_axes = last_axes(q.dim(), q_weight), last_axes(k.dim(), k_weight)
     return (
         norm(q, -1, q_weight, None, q_eps, q_axes, weight_offset=weight_offset, cast=cast),
         norm(k, -1, k_weight, None, k_eps, k_axes, weight_offset=weight_offset, cast=cast),

@@ -12,7 +12,14 @@ from __future__ import annotations
 import torch
 from planish.functions import stages
 from planish.operators import stage_calls, steps
-from planish.operators.arguments import check_cast, eps_of, number_of, truth_of
+from planish.operators.arguments import (
+    check_cast,
+    eps_of,
+    kernels_round,
+    number_of,
+    rounds_xhat,
+    truth_of,
+)
 from planish.operators.call import Tensors
 from planish.operators.ways import way_of
 from torch import Tensor
@@ -75,11 +82,11 @@ def _add_norm(
     total_dtype = sum_dtype or residual.dtype
     eps = eps_of(function, eps, rms, total_dtype)
     weight_offset = number_of(function, "weight_offset", weight_offset)
-    rounds = cast == "xhat" and stages.rounds_xhat(total_dtype, weight, bias)
+    rounds = cast == "xhat" and rounds_xhat(total_dtype, weight, bias)
     if rounds and not (
         x.dtype == total_dtype
         and out_dtype in (None, total_dtype)
-        and stages.kernels_round(total_dtype, weight, bias, weight_offset)
+        and kernels_round(total_dtype, weight, bias, weight_offset)
     ):
         scales = dropout_p, training, row_scale, column_scale
         rest = *scales, total_dtype, 0.0, total_dtype, "once"

@@ -10,12 +10,12 @@ import torch
 from planish.functions import functional
 from planish.operators.arguments import (
     DTYPES,
-    HALF,
     check_tensor,
     compute_dtype,
     number_of,
     with_offset,
 )
+from planish.operators.stage_calls import last_axes
 from torch import Tensor
 
 __all__ = [
@@ -29,11 +29,8 @@ __all__ = [
     "check_x",
     "compute_dtype",
     "drop",
-    "kernels_round",
-    "last_axes",
     "norm_last",
     "nothing_of",
-    "rounds_xhat",
     "scaled",
     "silu",
     "split_columns",
@@ -169,21 +166,6 @@ def check_probability(function: str, p: float) -> float:
 # ---- Orders of rounding --------------------------------------------------------------------------
 
 
-def rounds_xhat(dtype: torch.dtype, weight: Tensor | None, bias: Tensor | None) -> bool:
-    """Whether rounding xhat to this dtype before weight and bias is another result."""
-    half = dtype in HALF
-    return any(t is not None and (half or t.dtype != dtype) for t in (weight, bias))
-
-
-def kernels_round(
-    dtype: torch.dtype, weight: Tensor | None, bias: Tensor | None, weight_offset: float
-) -> bool:
-    """Whether the kernels mean the same by it: they round to x's 16 bits, and so does torch the
-    product of two such tensors."""
-    same = all(t is None or t.dtype == dtype for t in (weight, bias))
-    return same and not weight_offset and dtype in HALF
-
-
 def weighted(
     xhat: Tensor, weight: Tensor | None, bias: Tensor | None, weight_offset: float
 ) -> Tensor:
@@ -282,13 +264,9 @@ def norm_last(
     if len(counts) > 1:  # (heads, columns) and (columns): the bias is added behind
         assert weight is not None and bias is not None
         wide = s.to(compute_dtype(s.dtype, dtype, bias.dtype))
-        y = norm(wide, -1, weight, None, eps, last_axes(s, weight), weight_offset=weight_offset)
+        y = norm(
+            wide, -1, weight, None, eps, last_axes(s.dim(), weight), weight_offset=weight_offset
+        )
         return (y + bias).to(dtype)
-    affine = last_axes(s, weight if weight is not None else bias)
+    affine = last_axes(s.dim(), weight if weight is not None else bias)
     return norm(wide, -1, weight, bias, eps, affine, weight_offset=weight_offset).to(dtype)
-
-
-def last_axes(s: Tensor, parameter: Tensor | None) -> range:
-    """Those of a parameter with the sizes of s's last axes."""
-    count = 1 if parameter is None else parameter.dim()
-    return range(s.dim() - count, s.dim())

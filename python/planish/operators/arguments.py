@@ -34,6 +34,7 @@ __all__ = [
     "device_type",
     "eps_of",
     "given_axes",
+    "kernels_round",
     "number_of",
     "rms_eps",
     "rounds_xhat",
@@ -294,11 +295,19 @@ def compute_dtype(*dtypes: torch.dtype) -> torch.dtype:
     return torch.float64 if torch.float64 in dtypes else torch.float32
 
 
-def rounds_xhat(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
-    """Whether rounding xhat to x's dtype before weight and bias is another result."""
-    half = x.dtype in HALF
-    others = (parameter for parameter in (weight, bias) if parameter is not None)
-    return any(half or parameter.dtype != x.dtype for parameter in others)
+def rounds_xhat(dtype: torch.dtype, weight: Tensor | None, bias: Tensor | None) -> bool:
+    """Whether rounding xhat to this dtype before weight and bias is another result."""
+    half = dtype in HALF
+    return any(t is not None and (half or t.dtype != dtype) for t in (weight, bias))
+
+
+def kernels_round(
+    dtype: torch.dtype, weight: Tensor | None, bias: Tensor | None, weight_offset: float
+) -> bool:
+    """Whether the kernels mean the same by it: they round to x's 16 bits, and so does torch the
+    product of two such tensors."""
+    same = all(t is None or t.dtype == dtype for t in (weight, bias))
+    return same and not weight_offset and dtype in HALF
 
 
 def affine_of(

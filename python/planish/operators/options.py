@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from planish.operators import stage_calls
-from planish.operators.arguments import DTYPES, HALF, rounds_xhat
+from planish.operators.arguments import DTYPES, kernels_round, rounds_xhat
 from planish.operators.call import ACTIVATIONS, Norm, Tensors
 from planish.operators.ways import Way
 from torch import Tensor
@@ -34,19 +34,17 @@ class Options:
         self.x_dtype, self.activation = x.dtype, activation
         self.weight_offset = weight_offset if weight is not None else 0.0
         self.out_dtype = None if out_dtype == x.dtype else out_dtype
-        self.rounds = cast == "xhat" and rounds_xhat(x, weight, bias)
+        self.rounds = cast == "xhat" and rounds_xhat(x.dtype, weight, bias)
 
     def are_there(self) -> bool:
         return bool(self.weight_offset or self.rounds or self.out_dtype is not None)
 
     def are_kernels(self, weight: Tensor | None, bias: Tensor | None) -> bool:
-        """Whether the kernels mean the same by them: their xhat is rounded to x's 16 bits, and so
-        is its product with the weight, as torch rounds one of two such tensors."""
+        """Whether the kernels mean the same by them."""
         if not self.rounds:
             return True
-        same = all(t is None or t.dtype == self.x_dtype for t in (weight, bias))
-        alone = not (self.weight_offset or self.out_dtype or (self.activation and bias is not None))
-        return alone and same and self.x_dtype in HALF
+        alone = not (self.out_dtype or (self.activation and bias is not None))
+        return alone and kernels_round(self.x_dtype, weight, bias, self.weight_offset)
 
 
 def check_out_dtype(function: str, out_dtype: torch.dtype | None) -> None:
