@@ -128,120 +128,73 @@ static void expect_support(bundle *b, planish_pass pass, bool general) {
            "supports says '%s' of pass 9", why);
 }
 
+/* Which path takes an image, of (2, 24, 5, 7) where nothing else is said. */
+static const struct image_path {
+    const char *name, *path;
+    image_layer layer;
+    int64_t groups;
+    layout in, out;
+    int64_t shape[4];
+} image_paths[] = {
+    {"channel norm of NCHW", "channels", CHANNEL_NORM, 1, DENSE, DENSE, {0}},
+    {"channel norm of NCHW to NHWC", "channels", CHANNEL_NORM, 1, DENSE, CHANNELS_LAST, {0}},
+    {"channel norm of NHWC to NCHW", "channels", CHANNEL_NORM, 1, CHANNELS_LAST, DENSE, {0}},
+    {"channel norm of NHWC", "rows", CHANNEL_NORM, 1, CHANNELS_LAST, CHANNELS_LAST, {0}},
+    {"channel norm of one pixel", "rows", CHANNEL_NORM, 1, DENSE, DENSE, {2, 24, 1, 1}},
+    {"channel norm of padded rows", "channels", CHANNEL_NORM, 1, PADDED, PADDED, {0}},
+    {"every second pixel", "strided", CHANNEL_NORM, 1, INNER_STRIDE_2, DENSE, {0}},
+    {"GroupNorm of NCHW", "groups", GROUP_NORM, 6, DENSE, DENSE, {0}},
+    {"GroupNorm of one group", "groups", GROUP_NORM, 1, DENSE, DENSE, {0}},
+    {"GroupNorm of a group for each channel", "groups", GROUP_NORM, 24, DENSE, DENSE, {0}},
+    {"InstanceNorm of NCHW", "groups", INSTANCE_NORM, 1, DENSE, DENSE, {0}},
+    {"InstanceNorm of NHWC", "pixels", INSTANCE_NORM, 1, CHANNELS_LAST, CHANNELS_LAST, {0}},
+    {"GroupNorm of NHWC", "pixels", GROUP_NORM, 6, CHANNELS_LAST, CHANNELS_LAST, {0}},
+    {"GroupNorm of one group, NHWC", "pixels", GROUP_NORM, 1, CHANNELS_LAST, CHANNELS_LAST, {0}},
+    {"GroupNorm from NHWC to NCHW", "planes", GROUP_NORM, 6, CHANNELS_LAST, DENSE, {0}},
+    {"GroupNorm of padded rows", "strided", GROUP_NORM, 6, PADDED, PADDED, {0}},
+    {"GroupNorm +silu", "groups", GROUP_NORM, 6, DENSE, DENSE, {0}},
+    {"GroupNorm of NHWC +relu", "pixels", GROUP_NORM, 6, CHANNELS_LAST, CHANNELS_LAST, {0}},
+    {"channel norm +silu", "channels", CHANNEL_NORM, 1, DENSE, DENSE, {0}},
+    {"channel norm, pixels +relu", "rows", CHANNEL_NORM, 1, CHANNELS_LAST, CHANNELS_LAST, {0}},
+    {"channel norm, one row +silu", "rows", CHANNEL_NORM, 1, DENSE, DENSE, {1, 24, 1, 1}},
+    {"channel norm, padded +relu", "strided", CHANNEL_NORM, 1, REVERSED, DENSE, {0}},
+};
+
+static void path_of(const struct image_path *image, planish_pass pass, element type) {
+    static const int64_t usual[4] = {2, 24, 5, 7};
+    const int64_t *n = image->shape[0] ? image->shape : usual;
+    norm_case c =
+        image_case(pass, PLANISH_LAYER, image->layer, n[0], n[1], n[2], n[3], image->groups);
+    c.x = c.y = c.weight = c.grad = type;
+    c.in = image->in;
+    c.out = image->out;
+    c.activation = strstr(image->name, "+silu")   ? PLANISH_SILU
+                   : strstr(image->name, "+relu") ? PLANISH_RELU
+                                                  : PLANISH_IDENTITY;
+    test_case("%s takes the path '%s' (pass %d, %s)", image->name, image->path, pass,
+              element_name(type));
+    bundle b;
+    bundle_make(&b, &c);
+    planish_plan *plan = NULL;
+    char line[256];
+    planish_plan_create(&b.op, pass, &b.tensors, &plan, NULL, 0);
+    planish_plan_describe(plan, line, sizeof line);
+    expect(!c.activation == !strchr(line, '+'), "%s", line);
+    line[strcspn(line, "/")] = 0;
+    expect(!strcmp(line, image->path), "it takes '%s'", line);
+    const bool general = !strcmp(line, "planes") || !strcmp(line, "strided");
+    expect(planish_plan_is_general(plan) == general, "it is general: %d", !general);
+    planish_plan_destroy(plan);
+    expect_support(&b, pass, general);
+    bundle_free(&b);
+}
+
 static void paths(void) {
-    static const struct {
-        const char *name, *path;
-        image_layer layer;
-        int64_t shape[4], groups;
-        layout in, out;
-    } table[] = {
-        {"channel norm of NCHW", "channels", CHANNEL_NORM, {2, 24, 5, 7}, 1, DENSE, DENSE},
-        {"channel norm of NCHW to NHWC",
-         "channels",
-         CHANNEL_NORM,
-         {2, 24, 5, 7},
-         1,
-         DENSE,
-         CHANNELS_LAST},
-        {"channel norm of NHWC to NCHW",
-         "channels",
-         CHANNEL_NORM,
-         {2, 24, 5, 7},
-         1,
-         CHANNELS_LAST,
-         DENSE},
-        {"channel norm of NHWC",
-         "rows",
-         CHANNEL_NORM,
-         {2, 24, 5, 7},
-         1,
-         CHANNELS_LAST,
-         CHANNELS_LAST},
-        {"channel norm of one pixel", "rows", CHANNEL_NORM, {2, 24, 1, 1}, 1, DENSE, DENSE},
-        {"channel norm of padded rows", "channels", CHANNEL_NORM, {2, 24, 5, 7}, 1, PADDED, PADDED},
-        {"every second pixel", "strided", CHANNEL_NORM, {2, 24, 5, 7}, 1, INNER_STRIDE_2, DENSE},
-        {"GroupNorm of NCHW", "groups", GROUP_NORM, {2, 24, 5, 7}, 6, DENSE, DENSE},
-        {"GroupNorm of one group", "groups", GROUP_NORM, {2, 24, 5, 7}, 1, DENSE, DENSE},
-        {"GroupNorm of a group for each channel",
-         "groups",
-         GROUP_NORM,
-         {2, 24, 5, 7},
-         24,
-         DENSE,
-         DENSE},
-        {"InstanceNorm of NCHW", "groups", INSTANCE_NORM, {2, 24, 5, 7}, 1, DENSE, DENSE},
-        {"InstanceNorm of NHWC",
-         "pixels",
-         INSTANCE_NORM,
-         {2, 24, 5, 7},
-         1,
-         CHANNELS_LAST,
-         CHANNELS_LAST},
-        {"GroupNorm of NHWC", "pixels", GROUP_NORM, {2, 24, 5, 7}, 6, CHANNELS_LAST, CHANNELS_LAST},
-        {"GroupNorm of one group, NHWC",
-         "pixels",
-         GROUP_NORM,
-         {2, 24, 5, 7},
-         1,
-         CHANNELS_LAST,
-         CHANNELS_LAST},
-        {"GroupNorm from NHWC to NCHW",
-         "planes",
-         GROUP_NORM,
-         {2, 24, 5, 7},
-         6,
-         CHANNELS_LAST,
-         DENSE},
-        {"GroupNorm of padded rows", "strided", GROUP_NORM, {2, 24, 5, 7}, 6, PADDED, PADDED},
-        {"GroupNorm +silu", "groups", GROUP_NORM, {2, 24, 5, 7}, 6, DENSE, DENSE},
-        {"GroupNorm of NHWC +relu",
-         "pixels",
-         GROUP_NORM,
-         {2, 24, 5, 7},
-         6,
-         CHANNELS_LAST,
-         CHANNELS_LAST},
-        {"channel norm +silu", "channels", CHANNEL_NORM, {2, 24, 5, 7}, 1, DENSE, DENSE},
-        {"channel norm, pixels +relu",
-         "rows",
-         CHANNEL_NORM,
-         {2, 24, 5, 7},
-         1,
-         CHANNELS_LAST,
-         CHANNELS_LAST},
-        {"channel norm, one row +silu", "rows", CHANNEL_NORM, {1, 24, 1, 1}, 1, DENSE, DENSE},
-        {"channel norm, padded +relu", "strided", CHANNEL_NORM, {2, 24, 5, 7}, 1, REVERSED, DENSE},
-    };
     static const element types[] = {F32, F16, BF16, F64};
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+    for (size_t i = 0; i < sizeof image_paths / sizeof *image_paths; i++)
         for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_BACKWARD; pass++)
-            for (int t = 0; t < 4; t++) {
-                const int64_t *n = table[i].shape;
-                norm_case c = image_case(pass, PLANISH_LAYER, table[i].layer, n[0], n[1], n[2],
-                                         n[3], table[i].groups);
-                c.x = c.y = c.weight = c.grad = types[t];
-                c.in = table[i].in;
-                c.out = table[i].out;
-                c.activation = strstr(table[i].name, "+silu")   ? PLANISH_SILU
-                               : strstr(table[i].name, "+relu") ? PLANISH_RELU
-                                                                : PLANISH_IDENTITY;
-                test_case("%s takes the path '%s' (pass %d, %s)", table[i].name, table[i].path,
-                          pass, element_name(types[t]));
-                bundle b;
-                bundle_make(&b, &c);
-                planish_plan *plan = NULL;
-                char line[256];
-                planish_plan_create(&b.op, pass, &b.tensors, &plan, NULL, 0);
-                planish_plan_describe(plan, line, sizeof line);
-                expect(!c.activation == !strchr(line, '+'), "%s", line);
-                line[strcspn(line, "/")] = 0;
-                expect(!strcmp(line, table[i].path), "it takes '%s'", line);
-                const bool general = !strcmp(line, "planes") || !strcmp(line, "strided");
-                expect(planish_plan_is_general(plan) == general, "it is general: %d", !general);
-                planish_plan_destroy(plan);
-                expect_support(&b, pass, general);
-                bundle_free(&b);
-            }
+            for (int t = 0; t < 4; t++)
+                path_of(&image_paths[i], pass, types[t]);
 }
 
 static void no_affine(void) {

@@ -49,6 +49,22 @@ typedef struct named_case {
     norm_case test;
 } named_case;
 
+static norm_case *with_shape(named_case *c, int64_t rows, int64_t cols) {
+    c->test.shape[0] = rows;
+    c->test.shape[1] = cols;
+    return &c->test;
+}
+
+static void check_named(const named_case *c) {
+    char text[512];
+    test_case("%s: %s", c->name, case_text(&c->test, text, sizeof text));
+    bundle b;
+    bundle_make(&b, &c->test);
+    bundle_run_well(&b);
+    bundle_check(&b);
+    bundle_free(&b);
+}
+
 /* Each is checked against the reference and for bytes written outside its outputs. */
 static void regressions(void) {
     norm_case base[] = {
@@ -76,21 +92,13 @@ static void regressions(void) {
             {"bf16 with f32 weights", c},
             {"a large M of tiny rows", c},
         };
-        norm_case *t = &table[0].test;
+        norm_case *t = with_shape(&table[0], 7, 769);
         t->x = t->y = F16;
-        t->shape[0] = 7;
-        t->shape[1] = 769;
         t->out = PADDED;
-        t = &table[1].test;
-        t->shape[0] = 65537;
-        t->shape[1] = 6;
-        t = &table[2].test;
-        t->shape[0] = 9;
-        t->shape[1] = 515;
+        with_shape(&table[1], 65537, 6);
+        t = with_shape(&table[2], 9, 515);
         t->in = t->out = t->params = MISALIGNED;
-        t = &table[3].test;
-        t->shape[0] = 12;
-        t->shape[1] = 100;
+        t = with_shape(&table[3], 12, 100);
         t->in = c.pass == PLANISH_BACKWARD ? BROADCAST_FIRST : DENSE;
         t = &table[4].test;
         t->ndim = 6;
@@ -107,41 +115,22 @@ static void regressions(void) {
         t->ndim = 1;
         t->shape[0] = 300;
         t->reduce_axes = t->affine_axes = 1;
-        t = &table[7].test;
-        t->shape[0] = 20;
-        t->shape[1] = 1024;
+        t = with_shape(&table[7], 20, 1024);
         t->numbers = MEAN_1E4;
-        t = &table[8].test;
-        t->shape[0] = 20;
-        t->shape[1] = 1000;
+        t = with_shape(&table[8], 20, 1000);
         t->numbers = SCALE_BIG;
-        t = &table[9].test;
-        t->shape[0] = 20;
-        t->shape[1] = 1000;
+        t = with_shape(&table[9], 20, 1000);
         t->numbers = SCALE_TINY;
         t->eps = 0;
-        t = &table[10].test;
-        t->shape[0] = 20;
-        t->shape[1] = 1000;
+        t = with_shape(&table[10], 20, 1000);
         t->x = t->y = F16;
         t->numbers = SCALE_BIG;
-        t = &table[11].test;
-        t->shape[0] = 33;
-        t->shape[1] = 768;
+        t = with_shape(&table[11], 33, 768);
         t->x = t->y = BF16;
-        t = &table[12].test;
-        t->shape[0] = 300000;
-        t->shape[1] = 2;
+        t = with_shape(&table[12], 300000, 2);
         t->eps = 0.1;
-        for (size_t k = 0; k < sizeof table / sizeof *table; k++) {
-            char text[512];
-            test_case("%s: %s", table[k].name, case_text(&table[k].test, text, sizeof text));
-            bundle b;
-            bundle_make(&b, &table[k].test);
-            bundle_run_well(&b);
-            bundle_check(&b);
-            bundle_free(&b);
-        }
+        for (size_t k = 0; k < sizeof table / sizeof *table; k++)
+            check_named(&table[k]);
     }
 }
 
