@@ -54,40 +54,44 @@ class Case(NamedTuple):
 # ---- The calls -----------------------------------------------------------------------------------
 
 
+def _rms(x: Tensor, w: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+    return F.rms_norm(x, x.shape[-1:], w, eps)
+
+
+def _layer(x: Tensor, *parameters: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], *parameters)
+
+
+def _quantised(y: Tensor) -> tuple[Tensor, Tensor]:
+    scale = y.abs().amax(-1, keepdim=True).clamp(min=1e-10) / 448
+    return (y / scale).to(torch.float8_e4m3fn), scale
+
+
+def _standardized(w: Tensor) -> Tensor:
+    variance, mean = torch.var_mean(w, (1, 2, 3), unbiased=False, keepdim=True)
+    return (w - mean) * (variance + 1e-5).rsqrt()
+
+
+def _with_sum(norm: Function) -> Function:
+    def both(x: Tensor, r: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
+        s = x + r
+        return norm(s, *parameters), s
+
+    return both
+
+
+def _over_channels(x: Tensor, *parameters: Tensor) -> Tensor:
+    return _layer(x.permute(0, 2, 3, 1), *parameters).permute(0, 3, 1, 2)
+
+
 def functions(rows: Callable[..., Tensor], image: Tensor) -> Iterator[Case]:
-    """The public functions."""
-    x, r, w, b = rows(4, 64), rows(4, 64), rows(64), rows(64)
-    scale, shift, c, d = rows(4, 64), rows(4, 64), rows(8), rows(8)
-
-    def rms(x: Tensor, w: Tensor | None = None, eps: float = 1e-5) -> Tensor:
-        return F.rms_norm(x, x.shape[-1:], w, eps)
-
-    def layer(x: Tensor, *parameters: Tensor) -> Tensor:
-        return F.layer_norm(x, x.shape[-1:], *parameters)
-
-    def quantised(y: Tensor) -> tuple[Tensor, Tensor]:
-        scale = y.abs().amax(-1, keepdim=True).clamp(min=1e-10) / 448
-        return (y / scale).to(torch.float8_e4m3fn), scale
-
-    def standardized(w: Tensor) -> Tensor:
-        variance, mean = torch.var_mean(w, (1, 2, 3), unbiased=False, keepdim=True)
-        return (w - mean) * (variance + 1e-5).rsqrt()
-
-    def added(norm: Function) -> Function:
-        def both(x: Tensor, r: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
-            s = x + r
-            return norm(s, *parameters), s
-
-        return both
-
-    def over_channels(x: Tensor, *parameters: Tensor) -> Tensor:
-        return layer(x.permute(0, 2, 3, 1), *parameters).permute(0, 3, 1, 2)
-
-    yield Case("layer_norm", layer, lambda *t: planish.layer_norm(t[0], -1, *t[1:]), (x, w, b))
-    yield Case("rms_norm", rms, lambda *t: planish.rms_norm(t[0], -1, t[1]), (x, w))
+    """The public functions of a norm alone."""
+    x, w, b, c, d = rows(4, 64), rows(64), rows(64), rows(8), rows(8)
+    yield Case("layer_norm", _layer, lambda *t: planish.layer_norm(t[0], -1, *t[1:]), (x, w, b))
+    yield Case("rms_norm", _rms, lambda *t: planish.rms_norm(t[0], -1, t[1]), (x, w))
     yield Case(
         "layer_norm over channels",
-        over_channels,
+        _over_channels,
         lambda *t: planish.layer_norm(t[0], 1, *t[1:]),
         (image, c, d),
     )
@@ -103,49 +107,55 @@ def functions(rows: Callable[..., Tensor], image: Tensor) -> Iterator[Case]:
         lambda *t: planish.group_norm(t[0], 2, *t[1:], activation="silu"),
         (image, c, d),
     )
-    yield Case("weight_standardize", standardized, planish.weight_standardize, (image,))
-    yield Case("add_layer_norm", added(layer), planish.add_layer_norm, (x, r, w, b))
-    yield Case("add_rms_norm", added(rms), planish.add_rms_norm, (x, r, w))
+    yield Case("weight_standardize", _standardized, planish.weight_standardize, (image,))
+
+
+def staged_functions(rows: Callable[..., Tensor]) -> Iterator[Case]:
+    """Those of a norm with stages, of two norms, and of quantised results."""
+    x, r, w, b = rows(4, 64), rows(4, 64), rows(64), rows(64)
+    scale, shift = rows(4, 64), rows(4, 64)
+    yield Case("add_layer_norm", _with_sum(_layer), planish.add_layer_norm, (x, r, w, b))
+    yield Case("add_rms_norm", _with_sum(_rms), planish.add_rms_norm, (x, r, w))
     yield Case(
         "modulated_layer_norm",
-        lambda x, scale, shift: layer(x) * (1 + scale) + shift,
+        lambda x, scale, shift: _layer(x) * (1 + scale) + shift,
         planish.modulated_layer_norm,
         (x, scale, shift),
     )
     yield Case(
         "modulated_rms_norm",
-        lambda x, scale, shift: rms(x) * (1 + scale) + shift,
+        lambda x, scale, shift: _rms(x) * (1 + scale) + shift,
         planish.modulated_rms_norm,
         (x, scale, shift),
     )
     yield Case(
         "gated_rms_norm",
-        lambda x, gate, w: rms(x, w) * F.silu(gate),
+        lambda x, gate, w: _rms(x, w) * F.silu(gate),
         planish.gated_rms_norm,
         (x, r, w),
     )
     yield Case(
         "gated_layer_norm",
-        lambda x, gate, w, b: layer(x, w, b) * F.silu(gate),
+        lambda x, gate, w, b: _layer(x, w, b) * F.silu(gate),
         planish.gated_layer_norm,
         (x, r, w, b),
     )
     yield Case(
         "qk_norm",
-        lambda q, k, v, w: (rms(q, v), rms(k, w)),
+        lambda q, k, v, w: (_rms(q, v), _rms(k, w)),
         lambda *t: planish.qk_norm(*t, 1e-5),
         (x, r, w, b),
     )
     yield Case(
         "quantized_rms_norm",
-        lambda x, w: quantised(rms(x, w)),
+        lambda x, w: _quantised(_rms(x, w)),
         planish.quantized_rms_norm,
         (x, w),
         False,
     )
     yield Case(
         "quantized_layer_norm",
-        lambda x, w, b: quantised(layer(x, w, b)),
+        lambda x, w, b: _quantised(_layer(x, w, b)),
         planish.quantized_layer_norm,
         (x, w, b),
         False,
@@ -327,7 +337,7 @@ def main() -> int:
         return torch.randn(shape, device=device)
 
     image = rows(1, 8, 4, 4)
-    cases = [*functions(rows, image), *modules(rows, image), empty(rows)]
+    cases = [*functions(rows, image), *staged_functions(rows), *modules(rows, image), empty(rows)]
     for case in cases:
         for function in (case.torch, case.planish):
             if isinstance(function, nn.Module):
