@@ -79,6 +79,7 @@ typedef enum {
     CALL_RMS_NORM,
     CALL_FUSED_RMS_NORM,
     CALL_FUSED_RMS_NORM_CPU,
+    CALL_NATIVE_BATCH_NORM,
     MODULE_FORWARD_AD,
     /* names */
     NAME_LEVEL,
@@ -95,9 +96,9 @@ extern object *known[OBJECT_COUNT];
 
 /*
  * Takes both; a tuple of the functions of this folder comes back: is_quiet, is_plain,
- * is_recorded, key_of, known, runs_torchs, norm, know_tensors, and planish's operators by their
- * names (own_calls.c). The tuple of objects has to live as long as the process. NULL: there is an
- * exception, or the functions, `count` of them, or the objects are not as many as here.
+ * is_recorded, key_of, known, runs_torchs, norm, batch_norm, know_tensors, and planish's operators
+ * by their names (own_calls.c). The tuple of objects has to live as long as the process. NULL:
+ * there is an exception, or the functions, `count` of them, or the objects are not as many as here.
  */
 PLANISH_API void *planish_python_functions(void *const *functions, size_t count, void *objects);
 
@@ -133,6 +134,7 @@ object *python_key_of(object *self, object *const *arguments, ptrdiff_t count);
 object *python_known(object *self, object *const *arguments, ptrdiff_t count);
 object *python_runs_torchs(object *self, object *const *arguments, ptrdiff_t count);
 object *python_norm(object *self, object *const *arguments, ptrdiff_t count);
+object *python_batch_norm(object *self, object *const *arguments, ptrdiff_t count);
 object *python_own_call(object *self, object *const *arguments, ptrdiff_t count);
 
 #endif

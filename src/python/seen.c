@@ -109,6 +109,7 @@ void *planish_python_functions(void *const *functions, size_t count, void *objec
         {"known", python_known, METHOD_FAST, NULL},
         {"runs_torchs", python_runs_torchs, METHOD_FAST, NULL},
         {"norm", python_norm, METHOD_FAST, NULL},
+        {"batch_norm", python_batch_norm, METHOD_FAST, NULL},
         {"know_tensors", python_know_tensors, METHOD_FAST, NULL},
     };
     enum { METHODS = sizeof methods / sizeof *methods };

@@ -3,6 +3,7 @@
  * (src/torch/own_call.h). What is asked first is what the long way asks, but only of the plainest
  * calls; all others are told to go that way, errors included.
  */
+#include "short_calls.h"
 #include "../torch/calls.h"
 #include "../torch/own_call.h"
 #include "../torch/planish_torch.h"
@@ -28,14 +29,12 @@ static bool is_under(torchs op, tensor_handle x, uint32_t *group) {
     return atomic_load(&staying_groups) & *group && result_is(CALL_AUTOCAST, known[OBJECT_FALSE]);
 }
 
-/* What autograd saves for a derivative may be no tensor that was made in inference mode, and hooks
- * see it. */
-static bool saves_well(tensor_handle x) {
+bool saves_well(tensor_handle x) {
     return !tensor_is_inference(x) &&
            result_of_is(CALL_SAVED_HOOKS, known[OBJECT_TRUE], known[OBJECT_NONE]);
 }
 
-static bool is_of_kernels(int32_t dtype) {
+bool is_of_kernels(int32_t dtype) {
     return dtype == torch.f32 || dtype == torch.bf16 || dtype == torch.f16 || dtype == torch.f64;
 }
 

@@ -189,6 +189,11 @@ typedef struct torch_functions {
     torch_error (*get_device_index)(tensor_handle, int32_t *);
     torch_error (*get_const_data_ptr)(tensor_handle, const void **);
     torch_error (*get_mutable_data_ptr)(tensor_handle, void **);
+    torch_error (*get_storage_size)(tensor_handle, int64_t *bytes);
+    torch_error (*get_storage_offset)(tensor_handle, int64_t *elements);
+    /* Another tensor in the same memory, at this offset from the first one's. */
+    torch_error (*reinterpret)(tensor_handle, int64_t ndim, const int64_t *sizes,
+                               const int64_t *strides, int64_t offset, tensor_handle *);
     torch_error (*is_defined)(tensor_handle, bool *);
     torch_error (*empty_strided)(int64_t ndim, const int64_t *sizes, const int64_t *strides,
                                  int32_t dtype, int32_t device_type, int32_t device_index,

@@ -11,13 +11,9 @@
 #include "batch_faster.h"
 #include "batch_views.h"
 #include "kernels.h"
+#include "own_call.h"
 #include "run.h"
 #include "stack.h"
-
-static bool is_active(batch_habit habit) {
-    return group_is_active(habit == HABIT_CPU ? PLANISH_TORCH_BATCH_NORM
-                                              : PLANISH_TORCH_CUDA_BATCH_NORM);
-}
 
 /* Whether the forward was planish's. */
 static bool is_marked(tensor_handle reserve) {
@@ -78,7 +74,8 @@ static reason backward_on_planish(batch *b, DLTensor *dy, const batch_gradient_a
     reason why = a->training       ? batch_examine_statistics(b, a->mean, a->rstd, saved)
                  : b->running_mean ? SUPPORTED
                                    : WRONG_SHAPE;
-    if (why == SUPPORTED && b->habit == HABIT_CPU && batch_torch_is_faster(b, dy, a->training))
+    if (why == SUPPORTED && b->habit == HABIT_CPU && !b->own &&
+        batch_torch_is_faster(b, dy, a->training))
         why = TORCH_IS_FASTER;
     if (why != SUPPORTED)
         return why;
@@ -109,7 +106,9 @@ static reason backward_on_planish(batch *b, DLTensor *dy, const batch_gradient_a
     if (dx_out.impl || dweight_out.impl || dbias_out.impl) {
         LAID_COPY x_copy = {.tensor = {NULL}};
         LAID_COPY dy_copy = {.tensor = {NULL}};
-        planish_status status = run_norm_if_faster(&op, PLANISH_BACKWARD, &tensors, (message){0});
+        planish_status status =
+            b->own ? own_call_run(&op, PLANISH_BACKWARD, &tensors)
+                   : run_norm_if_faster(&op, PLANISH_BACKWARD, &tensors, (message){0});
         if (status == PLANISH_ERROR_NO_FAST_KERNEL) {
             const bool x_is_copied = lay_out(b, a->input, &b->x, &x_copy);
             const bool dy_is_copied = lay_out(b, a->dy, dy, &dy_copy);
@@ -125,16 +124,19 @@ static reason backward_on_planish(batch *b, DLTensor *dy, const batch_gradient_a
 
 /* Whether planish made the gradients; else the reason was counted. */
 static bool is_served(operation_counts *call, const batch_gradient_arguments *a, batch_habit habit,
-                      returned_tensors *made) {
+                      bool own, returned_tensors *made) {
     batch b = {
         .input = a->input,
         .weight = a->weight,
         .running_mean = a->running_mean,
         .running_var = a->running_var,
         .habit = habit,
+        .own = own,
     };
     DLTensor dy;
-    reason why = is_active(habit) || is_marked(a->reserve) ? batch_examine(&b) : DISABLED;
+    const uint32_t group = batch_group(habit);
+    reason why = own || group_is_active(group) || is_marked(a->reserve) ? batch_examine(&b)
+                                                                        : idle_reason(group);
     if (why == SUPPORTED) {
         dy = view_input(a->dy);
         why = examine_gradient(&b, &dy);
@@ -143,15 +145,40 @@ static bool is_served(operation_counts *call, const batch_gradient_arguments *a,
         why = backward_on_planish(&b, &dy, a, made);
     if (why != SUPPORTED)
         count_reason(call, why);
+    if (own && why != SUPPORTED) /* torch's kernel takes no such statistics */
+        torch_throw(reason_text(why));
+    if (own)
+        own_call_tell_recorded(a->dy);
     return why == SUPPORTED;
 }
 
 /* ---- The operators -------------------------------------------------------------------------- */
 
+static returned_tensors native(operation_counts *call, const batch_gradient_arguments *a,
+                               batch_habit habit, bool own) {
+    returned_tensors made;
+    return is_served(call, a, habit, own, &made)
+               ? made
+               : torch_batch_norm_backward(batch_backend(habit), a);
+}
+
+static operation native_operation(bool own) {
+    return operation_of(own, PLANISH_TORCH_BATCH_NORM, NATIVE_BATCH_NORM_BACKWARD,
+                        NORM_BACKWARD_APPLY);
+}
+
+/* An optional tensor that is left where it is. */
+static tensor_handle look_at(stack_value value) {
+    const stack_value *box = (const stack_value *)(uintptr_t)value;
+    return box ? take_tensor(*box) : NULL;
+}
+
 /* grad_out, input, weight?, running_mean?, running_var?, save_mean?, save_invstd?, train, eps,
  * output_mask */
 static void native_backward(batch_habit habit, stack_value *stack) {
-    INSIDE call = call_enter(NATIVE_BATCH_NORM_BACKWARD, BOXED);
+    const bool own =
+        habit == HABIT_CPU && batch_statistics_are_own(look_at(stack[5]), look_at(stack[6]));
+    INSIDE call = call_enter(native_operation(own), BOXED);
     OWNED_TENSOR grad_out = take_tensor(stack[0]);
     OWNED_TENSOR input = take_tensor(stack[1]);
     OWNED_TENSOR weight = take_optional_tensor(stack[2]);
@@ -170,10 +197,31 @@ static void native_backward(batch_habit habit, stack_value *stack) {
                                   .training = take_bool(stack[7]),
                                   .eps = take_double(stack[8])};
     read_mask(mask_list, a.mask.wanted, 3);
-    returned_tensors made;
-    if (!is_served(call, &a, habit, &made))
-        made = torch_batch_norm_backward(batch_backend(habit), &a);
+    const returned_tensors made = native(call, &a, habit, own);
     give_returned(stack, &made, 3);
+}
+
+returned_tensors batch_norm_backward_unboxed(void *functor, uint64_t keys, tensor_handle grad_out,
+                                             tensor_handle input, const optional_tensor *weight,
+                                             const optional_tensor *running_mean,
+                                             const optional_tensor *running_var,
+                                             const optional_tensor *mean,
+                                             const optional_tensor *rstd, bool training, double eps,
+                                             mask3 mask) {
+    (void)functor, (void)keys;
+    const batch_gradient_arguments a = {.dy = grad_out,
+                                        .input = input,
+                                        .weight = optional_handle(weight),
+                                        .running_mean = optional_handle(running_mean),
+                                        .running_var = optional_handle(running_var),
+                                        .mean = optional_handle(mean),
+                                        .rstd = optional_handle(rstd),
+                                        .training = training,
+                                        .eps = eps,
+                                        .mask = mask};
+    const bool own = batch_statistics_are_own(a.mean, a.rstd);
+    INSIDE call = call_enter(native_operation(own), UNBOXED);
+    return native(call, &a, HABIT_CPU, own);
 }
 
 void batch_norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
@@ -211,7 +259,7 @@ static void with_reserve_backward(batch_habit habit, stack_value *stack) {
                                   .eps = take_double(stack[8])};
     read_mask(mask_list, a.mask.wanted, 3);
     returned_tensors made;
-    if (!is_served(call, &a, habit, &made))
+    if (!is_served(call, &a, habit, false, &made))
         made = torch_batch_norm_with_reserve_backward(batch_backend(habit), &a);
     give_returned(stack, &made, 3);
 }
@@ -253,7 +301,7 @@ void batch_norm_cudnn_backward(stack_value *stack, uint64_t argument_count, uint
                                         .eps = take_double(stack[7]),
                                         .mask = {{true, true, true}}};
     returned_tensors made;
-    if (!is_served(call, &a, HABIT_CUDNN, &made))
+    if (!is_served(call, &a, HABIT_CUDNN, false, &made))
         made = torch_cudnn_batch_norm_backward(&a);
     give_returned(stack, &made, 3);
 }

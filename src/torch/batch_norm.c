@@ -11,6 +11,7 @@
 #include "batch_faster.h"
 #include "batch_views.h"
 #include "kernels.h"
+#include "own_call.h"
 #include "run.h"
 #include "stack.h"
 
@@ -27,22 +28,30 @@ static void free_results(results *r) {
 
 #define RESULTS __attribute__((cleanup(free_results))) results
 
-static bool is_active(batch_habit habit) {
-    return group_is_active(habit == HABIT_CPU ? PLANISH_TORCH_BATCH_NORM
-                                              : PLANISH_TORCH_CUDA_BATCH_NORM);
+/* Out of training nothing is saved, as on the CPU and by cuDNN; all backwards take that. */
+static void make_statistics(const batch *b, bool training, results *made, channel_view views[2]) {
+    const int64_t saved = training ? b->channels : 0;
+    if (b->own) {
+        new_tensor both[2] = {{NULL}, {NULL}};
+        batch_new_own_statistics(b, saved, both, views);
+        made->mean = both[0];
+        made->rstd = both[1];
+        return;
+    }
+    made->mean = batch_new_channels(b, saved, b->statistics_dtype, &views[0]);
+    made->rstd = batch_new_channels(b, saved, b->statistics_dtype, &views[1]);
 }
 
 static reason forward_on_planish(batch *b, const batch_arguments *a, results *made) {
     int64_t strides[PLANISH_MAX_NDIM];
-    channel_view mean, rstd;
+    channel_view saved[2];
     DLTensor y;
-    if (b->habit == HABIT_CPU && batch_torch_is_faster(b, NULL, a->training))
+    if (b->habit == HABIT_CPU && !b->own && batch_torch_is_faster(b, NULL, a->training))
         return TORCH_IS_FASTER;
-    /* Out of training nothing is saved, as on the CPU and by cuDNN; all backwards take that. */
-    const int64_t saved = a->training ? b->channels : 0;
     made->y = batch_new_result(b, &b->x, b->habit == HABIT_CUDA, strides, &y);
-    made->mean = batch_new_channels(b, saved, b->statistics_dtype, &mean);
-    made->rstd = batch_new_channels(b, saved, b->statistics_dtype, &rstd);
+    const bool saves = saves_statistics(b->own), wanted = saves && a->training;
+    if (saves)
+        make_statistics(b, a->training, made, saved);
 
     const planish_norm op = planish_batch_norm_op(b->x.ndim, a->eps, a->momentum);
     const planish_tensors tensors = {
@@ -51,18 +60,19 @@ static reason forward_on_planish(batch *b, const batch_arguments *a, results *ma
         .weight = b->weight ? &b->w : NULL,
         .bias = b->bias ? &b->b : NULL,
         .y = &y,
-        .mean = a->training ? &mean.view : NULL,
-        .rstd = a->training ? &rstd.view : NULL,
+        .mean = wanted ? &saved[0].view : NULL,
+        .rstd = wanted ? &saved[1].view : NULL,
         .running_mean = b->running_mean ? &b->mean : NULL,
         .running_var = b->running_var ? &b->var : NULL,
     };
-    const planish_status status = run_norm_if_faster(
-        &op, a->training ? PLANISH_FORWARD : PLANISH_APPLY, &tensors, (message){0});
+    const planish_pass pass = a->training ? PLANISH_FORWARD : PLANISH_APPLY;
+    const planish_status status = b->own ? own_call_run(&op, pass, &tensors)
+                                         : run_norm_if_faster(&op, pass, &tensors, (message){0});
     return status == PLANISH_OK ? SUPPORTED : refusal(status);
 }
 
 /* Whether planish made the results; else the reason was counted. */
-static bool is_served(operation_counts *call, const batch_arguments *a, batch_habit habit,
+static bool is_served(operation_counts *call, const batch_arguments *a, batch_habit habit, bool own,
                       results *made) {
     batch b = {
         .input = a->input,
@@ -71,8 +81,10 @@ static bool is_served(operation_counts *call, const batch_arguments *a, batch_ha
         .running_mean = a->running_mean,
         .running_var = a->running_var,
         .habit = habit,
+        .own = own,
     };
-    reason why = is_active(habit) ? batch_examine(&b) : DISABLED;
+    const uint32_t group = batch_group(habit);
+    reason why = own || group_is_active(group) ? batch_examine(&b) : idle_reason(group);
     if (why == SUPPORTED && (a->training ? habit == HABIT_CUDNN && !a->bias : !a->running_mean))
         why = WRONG_SHAPE;
     if (why == SUPPORTED)
@@ -82,10 +94,10 @@ static bool is_served(operation_counts *call, const batch_arguments *a, batch_ha
     return why == SUPPORTED;
 }
 
-static returned_tensors native(operation_counts *call, const batch_arguments *a,
-                               batch_habit habit) {
+static returned_tensors native(operation_counts *call, const batch_arguments *a, batch_habit habit,
+                               bool own) {
     RESULTS made = {{NULL}, {NULL}, {NULL}};
-    if (is_served(call, a, habit, &made))
+    if (is_served(call, a, habit, own, &made))
         return give_tensors(&made.y, &made.mean, &made.rstd);
     free_results(&made); /* before torch's kernel makes its own */
     made = (results){{NULL}, {NULL}, {NULL}};
@@ -116,9 +128,17 @@ static returned_four with_reserve(results *made, const batch_arguments *a, bool 
 
 /* ---- The operators -------------------------------------------------------------------------- */
 
+static operation native_operation(bool own, bool training) {
+    return operation_of(own, PLANISH_TORCH_BATCH_NORM, NATIVE_BATCH_NORM,
+                        training ? BATCH_NORM : NORM_APPLY);
+}
+
 /* input, weight?, bias?, running_mean?, running_var?, training, momentum, eps */
 static void native_batch_norm(batch_habit habit, stack_value *stack) {
-    INSIDE call = call_enter(NATIVE_BATCH_NORM, BOXED);
+    running_pair beside = {NULL, NULL};
+    const bool own = habit == HABIT_CPU && own_call_take_running(&beside);
+    const bool training = take_bool(stack[5]);
+    INSIDE call = call_enter(native_operation(own, training), BOXED);
     OWNED_TENSOR input = take_tensor(stack[0]);
     OWNED_TENSOR weight = take_optional_tensor(stack[1]);
     OWNED_TENSOR bias = take_optional_tensor(stack[2]);
@@ -127,12 +147,12 @@ static void native_batch_norm(batch_habit habit, stack_value *stack) {
     const batch_arguments a = {input,
                                weight,
                                bias,
-                               running_mean,
-                               running_var,
-                               take_bool(stack[5]),
+                               beside.mean ? beside.mean : running_mean,
+                               beside.var ? beside.var : running_var,
+                               training,
                                take_double(stack[6]),
                                take_double(stack[7])};
-    const returned_tensors made = native(call, &a, habit);
+    const returned_tensors made = native(call, &a, habit, own);
     give_returned(stack, &made, 3);
 }
 
@@ -144,6 +164,31 @@ void batch_norm_forward(stack_value *stack, uint64_t argument_count, uint64_t re
 void batch_norm_forward_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count) {
     (void)argument_count, (void)return_count;
     native_batch_norm(HABIT_CUDA, stack);
+}
+
+returned_tensors batch_norm_at_once(bool own, const batch_arguments *a) {
+    INSIDE call = call_enter(native_operation(own, a->training), UNBOXED);
+    return native(call, a, HABIT_CPU, own);
+}
+
+returned_tensors batch_norm_forward_unboxed(void *functor, uint64_t keys, tensor_handle input,
+                                            const optional_tensor *weight,
+                                            const optional_tensor *bias,
+                                            const optional_tensor *running_mean,
+                                            const optional_tensor *running_var, bool training,
+                                            double momentum, double eps) {
+    (void)functor, (void)keys;
+    running_pair beside;
+    const bool own = own_call_take_running(&beside);
+    const batch_arguments a = {input,
+                               optional_handle(weight),
+                               optional_handle(bias),
+                               beside.mean ? beside.mean : optional_handle(running_mean),
+                               beside.var ? beside.var : optional_handle(running_var),
+                               training,
+                               momentum,
+                               eps};
+    return batch_norm_at_once(own, &a);
 }
 
 /* input, weight?, bias?, running_mean, running_var, training, momentum, eps */
@@ -162,7 +207,7 @@ static void legit(batch_habit habit, stack_value *stack) {
                                take_bool(stack[5]),
                                take_double(stack[6]),
                                take_double(stack[7])};
-    const returned_tensors made = native(call, &a, habit);
+    const returned_tensors made = native(call, &a, habit, false);
     give_returned(stack, &made, 3);
 }
 
@@ -190,7 +235,7 @@ static void legit_no_stats(batch_habit habit, stack_value *stack) {
                                take_bool(stack[3]),
                                take_double(stack[4]),
                                take_double(stack[5])};
-    const returned_tensors made = native(call, &a, habit);
+    const returned_tensors made = native(call, &a, habit, false);
     give_returned(stack, &made, 3);
 }
 
@@ -222,7 +267,7 @@ static void with_update(batch_habit habit, stack_value *stack) {
                                take_double(stack[6])};
     returned_four made;
     RESULTS mine = {{NULL}, {NULL}, {NULL}};
-    if (is_served(call, &a, habit, &mine))
+    if (is_served(call, &a, habit, false, &mine))
         made = with_reserve(&mine, &a, habit == HABIT_CUDA);
     else
         made = torch_batch_norm_with_update(batch_backend(habit), &a);
@@ -259,7 +304,7 @@ void batch_norm_cudnn(stack_value *stack, uint64_t argument_count, uint64_t retu
                                take_double(stack[7])};
     returned_four made;
     RESULTS mine = {{NULL}, {NULL}, {NULL}};
-    if (is_served(call, &a, HABIT_CUDNN, &mine))
+    if (is_served(call, &a, HABIT_CUDNN, false, &mine))
         made = with_reserve(&mine, &a, a.training);
     else
         made = torch_cudnn_batch_norm(&a);

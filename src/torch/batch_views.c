@@ -52,7 +52,7 @@ static reason check_dtypes(batch *b) {
     const DLTensor *of_all = parameter || b->habit == HABIT_CUDA ? parameter : first;
     b->parameter_dtype = view_dtype(of_all ? of_all : &b->x);
     b->statistics_dtype = b->parameter_dtype;
-    if (b->habit != HABIT_CPU)
+    if (b->habit != HABIT_CPU || b->own)
         b->statistics_dtype = view_is_double(&b->x) ? torch.f64 : torch.f32;
     return SUPPORTED;
 }
@@ -103,6 +103,8 @@ reason batch_examine(batch *b) {
 new_tensor batch_new_result(batch *b, const DLTensor *like, bool keeps_order, int64_t *strides,
                             DLTensor *view) {
     const int32_t dtype = view_dtype(&b->x);
+    if (b->own)
+        return new_tensor_like(&b->x, b->x.shape, dtype, strides, view);
     if (keeps_order && !view_is_contiguous(like)) {
         strides_like(like, strides);
         return new_strided_tensor(&b->x, b->x.ndim, b->x.shape, strides, dtype, view);
@@ -118,6 +120,51 @@ new_tensor batch_new_result(batch *b, const DLTensor *like, bool keeps_order, in
 new_tensor batch_new_channels(const batch *b, int64_t size, int32_t dtype, channel_view *made) {
     made->size = size;
     return new_dense_tensor(&b->x, 1, &made->size, dtype, &made->stride, &made->view);
+}
+
+/* Elements that a vector has for itself, more than none; and how many stand behind the last one's,
+ * which no tensor of torch's has. */
+enum { ROOM = 16, MARK = 7 };
+
+static int64_t room_of(int64_t size) {
+    return (size / ROOM + 1) * ROOM;
+}
+
+void batch_new_own_statistics(const batch *b, int64_t size, new_tensor made[2],
+                              channel_view views[2]) {
+    const int64_t room = room_of(size);
+    channel_view all;
+    NEW_TENSOR both = batch_new_channels(b, 2 * room + MARK, b->statistics_dtype, &all);
+    for (int i = 0; i < 2; i++) {
+        channel_view *one = &views[i];
+        made[i] = new_part(&both, size, i * room);
+        *one = (channel_view){.view = all.view, .size = size, .stride = 1};
+        one->view.data = (char *)all.view.data + i * room * (all.view.dtype.bits / 8);
+        one->view.shape = &one->size;
+        one->view.strides = &one->stride;
+    }
+}
+
+bool batch_statistics_are_own(tensor_handle mean, tensor_handle rstd) {
+    const tensor_handle given[2] = {mean, rstd};
+    DLTensor view[2];
+    bool defined[2] = {false, false};
+    for (int i = 0; i < 2; i++)
+        if (!given[i] || torch.is_defined(given[i], &defined[i]) != 0 || !defined[i])
+            return false;
+    for (int i = 0; i < 2; i++) {
+        int64_t bytes = 0, offset = 0;
+        view[i] = view_input(given[i]);
+        if (view[i].ndim != 1 || torch.get_storage_offset(given[i], &offset) != 0 ||
+            torch.get_storage_size(given[i], &bytes) != 0)
+            return false;
+        const int64_t room = room_of(view[i].shape[0]);
+        if (offset != i * room || bytes != (2 * room + MARK) * (view[i].dtype.bits / 8))
+            return false;
+    }
+    const int64_t size = view[0].shape[0], apart = room_of(size) * (view[0].dtype.bits / 8);
+    return same_shape(&view[0], &view[1]) && same_dtype(&view[0], &view[1]) &&
+           (size == 0 || (char *)view[1].data - (char *)view[0].data == apart);
 }
 
 reason batch_examine_statistics(const batch *b, tensor_handle mean, tensor_handle rstd,

@@ -54,6 +54,12 @@ void rms_norm_autograd_cuda(stack_value *stack, uint64_t argument_count, uint64_
 /* batch_norm.c */
 void batch_norm_forward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void batch_norm_forward_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+returned_tensors batch_norm_forward_unboxed(void *functor, uint64_t keys, tensor_handle input,
+                                            const optional_tensor *weight,
+                                            const optional_tensor *bias,
+                                            const optional_tensor *running_mean,
+                                            const optional_tensor *running_var, bool training,
+                                            double momentum, double eps);
 void batch_norm_legit(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void batch_norm_legit_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void batch_norm_no_stats(stack_value *stack, uint64_t argument_count, uint64_t return_count);
@@ -66,6 +72,13 @@ void batch_norm_cudnn(stack_value *stack, uint64_t argument_count, uint64_t retu
 /* batch_backward.c */
 void batch_norm_backward(stack_value *stack, uint64_t argument_count, uint64_t return_count);
 void batch_norm_backward_cuda(stack_value *stack, uint64_t argument_count, uint64_t return_count);
+returned_tensors batch_norm_backward_unboxed(void *functor, uint64_t keys, tensor_handle grad_out,
+                                             tensor_handle input, const optional_tensor *weight,
+                                             const optional_tensor *running_mean,
+                                             const optional_tensor *running_var,
+                                             const optional_tensor *mean,
+                                             const optional_tensor *rstd, bool training, double eps,
+                                             mask3 mask);
 void batch_norm_reserve_backward(stack_value *stack, uint64_t argument_count,
                                  uint64_t return_count);
 void batch_norm_reserve_backward_cuda(stack_value *stack, uint64_t argument_count,

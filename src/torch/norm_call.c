@@ -167,13 +167,9 @@ void norm_call_make_full(norm_call *c, role r, int32_t dtype, bool dense) {
     layout *made = &c->rooms[r];
     for (int32_t i = 0; i < x.ndim; i++)
         made->sizes[i] = x.shape[i];
-    contiguous_strides(x.ndim, x.shape, made->strides);
-    if (dense || !memcmp(made->strides, x.strides, (size_t)x.ndim * sizeof *made->strides)) {
-        made_is(c, r, new_dense_tensor(&x, x.ndim, made->sizes, dtype, made->strides, &c->view[r]));
-        return;
-    }
-    strides_like(&x, made->strides);
-    made_is(c, r, new_strided_tensor(&x, x.ndim, made->sizes, made->strides, dtype, &c->view[r]));
+    made_is(c, r,
+            dense ? new_dense_tensor(&x, x.ndim, made->sizes, dtype, made->strides, &c->view[r])
+                  : new_tensor_like(&x, made->sizes, dtype, made->strides, &c->view[r]));
 }
 
 void norm_call_make_dense(norm_call *c, role r, uint64_t axes, bool whole, int32_t dtype) {

@@ -21,6 +21,19 @@ bool own_call_take(void) {
     return own;
 }
 
+static _Thread_local running_pair running;
+
+void own_call_begin(running_pair beside) {
+    running = beside;
+    is_under_way = true;
+}
+
+bool own_call_take_running(running_pair *beside) {
+    *beside = running;
+    running = (running_pair){NULL, NULL};
+    return own_call_take();
+}
+
 static void (*_Atomic when_recorded)(void *);
 
 void planish_torch_when_recorded(void (*recorded)(void *)) {

@@ -4,7 +4,8 @@
  *
  * What the call is comes beside it, in a number of the thread's. What the forward saves for torch
  * says to the backward, whichever thread that is on, whose it is: mean and rstd have an axis of one
- * element at the end, whose stride nobody looks at, and theirs is a mark.
+ * element at the end, whose stride nobody looks at, and theirs is a mark. (Those of batch norms,
+ * vectors for torch, are marked by how they lie in memory: batch_views.h.)
  */
 #ifndef PLANISH_TORCH_OWN_CALL_H
 #define PLANISH_TORCH_OWN_CALL_H
@@ -12,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "batch_fallback.h"
 #include "calls.h"
 #include "fallback.h"
 #include "tensor.h"
@@ -19,6 +21,18 @@
 /* Whether the call that comes in is planish's own (planish_torch_own_begin); the next one is not.
  */
 bool own_call_take(void);
+
+/* The running statistics of a batch norm, or NULL. In training they come beside a call of planish's
+ * own: of what torch's operator is given autograd would keep them, and refuse a derivative once
+ * they were written again. They are the caller's. */
+typedef struct running_pair {
+    tensor_handle mean, var;
+} running_pair;
+
+/* As planish_torch_own_begin, for a batch norm. */
+void own_call_begin(running_pair beside);
+/* As own_call_take, for one. */
+bool own_call_take_running(running_pair *beside);
 
 /* What a call of torch's operator of this group counts as: while the group is enabled that
  * operator, else planish's own. */
@@ -48,6 +62,7 @@ returned_tensors group_norm_at_once(backend whose, bool own, tensor_handle input
                                     const optional_tensor *weight, const optional_tensor *bias,
                                     int64_t batch, int64_t channels, int64_t pixels, int64_t groups,
                                     double eps);
+returned_tensors batch_norm_at_once(bool own, const batch_arguments *a);
 returned_tensors rms_norm_at_once(backend whose, tensor_handle input, int_array_ref shape,
                                   const optional_tensor *weight, optional_double eps);
 
@@ -59,7 +74,8 @@ void own_call_end_unrecorded(void);
  * sees them, needs none for a derivative that cannot come. */
 bool saves_statistics(bool own);
 
-/* A new mean or rstd of the call: of these sizes, of which the view has the first `ndim`. With
+/* A new mean or rstd of a layer or group norm (batch_views.h has those of batch norms, whose torch
+ * reads vectors): of these sizes, of which the view has the first `ndim`. With
  * `own` it has an axis of one element more where the last is not one, and the mark. */
 new_tensor new_statistic(const DLTensor *like, int32_t ndim, int64_t *sizes, int32_t dtype,
                          bool own, int64_t *strides, DLTensor *view);

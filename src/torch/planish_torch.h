@@ -68,16 +68,17 @@ PLANISH_API planish_status planish_torch_disable(int64_t wait_microseconds, bool
 
 /*
  * Puts planish's kernels under the operators of `ops` that planish's own functions call: layer and
- * group norms, and _fused_rms_norm, with their backwards. They stay for the rest of the
- * process and pass calls on to torch's kernels, but those that are planish's own, and all while
- * the group is enabled. Errors: as planish_torch_enable; other bits are ARGUMENT.
+ * group norms, native_batch_norm on the CPU, and _fused_rms_norm, with their backwards. They stay
+ * for the rest of the process and pass calls on to torch's kernels, but those that are planish's
+ * own, and all while the group is enabled. Errors: as planish_torch_enable; other bits are
+ * ARGUMENT.
  */
 PLANISH_API planish_status planish_torch_stay(uint32_t ops, char *message, size_t message_bytes);
 
 /*
- * `recorded` is called in the backward of a layer norm that is planish's own where autograd records
- * that, before it ends, on its thread: torch's formula of the second derivative has no third one.
- * It gets the gradient of y, an AtenTensorHandle that is its own.
+ * `recorded` is called in the backward of a layer or batch norm that is planish's own where
+ * autograd records that, before it ends, on its thread: torch's formula of the second derivative
+ * has no third one. It gets the gradient of y, an AtenTensorHandle that is its own.
  */
 PLANISH_API void planish_torch_when_recorded(void (*recorded)(void *dy));
 

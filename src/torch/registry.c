@@ -32,12 +32,14 @@ typedef struct registration {
     void (*unboxed)(void);
 } registration;
 
-/* Groups of which planish's own functions call the operators (planish_torch_stay): layer and group
- * norms, and _fused_rms_norm. Of that torch has no kernel on the CPU: with planish's under the key
- * of the CPU torch's rms_norm would be differentiated by it, so for planish's own calls it is under
- * a key that no tensor has, which they name (python/planish/library/quick.py). */
+/* Groups of which planish's own functions call operators (planish_torch_stay): layer and group
+ * norms, native_batch_norm on the CPU, and _fused_rms_norm. Of that torch has no kernel on the CPU:
+ * with planish's under the key of the CPU torch's rms_norm would be differentiated by it, so for
+ * planish's own calls it is under a key that no tensor has, which they name
+ * (python/planish/library/quick.py). */
 static const uint32_t called_groups = PLANISH_TORCH_LAYER_NORM | PLANISH_TORCH_GROUP_NORM |
-                                      PLANISH_TORCH_RMS_NORM | PLANISH_TORCH_CUDA_LAYER_NORM |
+                                      PLANISH_TORCH_RMS_NORM | PLANISH_TORCH_BATCH_NORM |
+                                      PLANISH_TORCH_CUDA_LAYER_NORM |
                                       PLANISH_TORCH_CUDA_GROUP_NORM | PLANISH_TORCH_CUDA_RMS_NORM;
 
 /* A group of its own: SyncBatchNorm's operators on CUDA, which come with those of batch norm where
@@ -68,8 +70,10 @@ static const registration registrations[] = {
      NULL},
     {PLANISH_TORCH_CUDA_RMS_NORM, "CUDA", "rms_norm", rms_norm_inference_cuda, NULL},
     {PLANISH_TORCH_CUDA_RMS_NORM, "AutogradCUDA", "rms_norm", rms_norm_autograd_cuda, NULL},
-    {PLANISH_TORCH_BATCH_NORM, "CPU", "native_batch_norm", batch_norm_forward, NULL},
-    {PLANISH_TORCH_BATCH_NORM, "CPU", "native_batch_norm_backward", batch_norm_backward, NULL},
+    {PLANISH_TORCH_BATCH_NORM, "CPU", "native_batch_norm", batch_norm_forward,
+     UNBOXED_FUNCTION(batch_norm_forward_unboxed)},
+    {PLANISH_TORCH_BATCH_NORM, "CPU", "native_batch_norm_backward", batch_norm_backward,
+     UNBOXED_FUNCTION(batch_norm_backward_unboxed)},
     {PLANISH_TORCH_BATCH_NORM, "CPU", "_native_batch_norm_legit", batch_norm_legit, NULL},
     {PLANISH_TORCH_BATCH_NORM, "CPU", "_native_batch_norm_legit.no_stats", batch_norm_no_stats,
      NULL},
@@ -151,6 +155,9 @@ static planish_status implement(const char *ns, const char *key, const char *nam
 
 /* Whether planish's own functions call it. */
 static bool is_called(const registration *r) {
+    static const char batches[] = "native_batch_norm";
+    if (r->group == PLANISH_TORCH_BATCH_NORM)
+        return strncmp(r->name, batches, strlen(batches)) == 0;
     return r->group & called_groups & ~PLANISH_TORCH_RMS_NORM && strcmp(r->name, "rms_norm") != 0;
 }
 

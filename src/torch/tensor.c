@@ -3,6 +3,8 @@
  */
 #include "tensor.h"
 
+#include <string.h>
+
 #include "../pages.h"
 #include "stack.h"
 
@@ -217,6 +219,15 @@ new_tensor new_dense_tensor(const DLTensor *like, int32_t ndim, int64_t *sizes, 
     return viewed(&tensor, like, ndim, sizes, strides, dtype, view);
 }
 
+new_tensor new_tensor_like(const DLTensor *like, int64_t *sizes, int32_t dtype, int64_t *strides,
+                           DLTensor *view) {
+    contiguous_strides(like->ndim, sizes, strides);
+    if (!memcmp(strides, like->strides, (size_t)like->ndim * sizeof *strides))
+        return new_dense_tensor(like, like->ndim, sizes, dtype, strides, view);
+    strides_like(like, strides);
+    return new_strided_tensor(like, like->ndim, sizes, strides, dtype, view);
+}
+
 new_tensor new_channels_last_tensor(const DLTensor *like, int64_t *sizes, int32_t dtype,
                                     int64_t *strides, DLTensor *view) {
     if (!torch.empty_cpu)
@@ -227,6 +238,13 @@ new_tensor new_channels_last_tensor(const DLTensor *like, int64_t *sizes, int32_
         torch.empty_cpu((int_array_ref){sizes, (size_t)like->ndim}, (int8_t)dtype, false, layout);
     NEW_TENSOR tensor = {made.impl[0]};
     return viewed(&tensor, like, like->ndim, sizes, strides, dtype, view);
+}
+
+new_tensor new_part(new_tensor *of, int64_t size, int64_t offset) {
+    static const int64_t stride = 1;
+    tensor_handle part = NULL;
+    torch_check(torch.reinterpret(handle_of(of), 1, &size, &stride, offset, &part));
+    return unwrap(part);
 }
 
 new_tensor new_dense_copy(tensor_handle tensor) {

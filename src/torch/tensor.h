@@ -92,9 +92,16 @@ new_tensor new_dense_tensor(const DLTensor *like, int32_t ndim, int64_t *sizes, 
 new_tensor new_strided_tensor(const DLTensor *like, int32_t ndim, int64_t *sizes, int64_t *strides,
                               int32_t dtype, DLTensor *view);
 
+/* The same laid out as torch.empty_like(like), of whose shape `sizes` is. */
+new_tensor new_tensor_like(const DLTensor *like, int64_t *sizes, int32_t dtype, int64_t *strides,
+                           DLTensor *view);
+
 /* A new channels-last tensor of like's rank, 4 or 5, on the CPU; `strides` are those it has. */
 new_tensor new_channels_last_tensor(const DLTensor *like, int64_t *sizes, int32_t dtype,
                                     int64_t *strides, DLTensor *view);
+
+/* Of a new vector, the `size` elements from `offset` on, as a tensor of their own in its memory. */
+new_tensor new_part(new_tensor *of, int64_t size, int64_t offset);
 
 /* A row-major copy of a tensor of at most PLANISH_MAX_NDIM axes, on its device. */
 new_tensor new_dense_copy(tensor_handle tensor);

@@ -103,7 +103,7 @@ def _tensors() -> int:
 
 def test_nothing_is_left_behind() -> None:
     """Of results, and of what calls keep of their arguments: memory comes and goes."""
-    big = torch.randn(512, 512)
+    big, running = torch.randn(512, 512), (torch.zeros(512), torch.ones(512))
 
     def resident() -> int:
         with open("/proc/self/statm") as file:
@@ -113,6 +113,9 @@ def test_nothing_is_left_behind() -> None:
         planish.gated_rms_norm(big, big)
         planish.layer_norm(big, -1)
         planish.group_norm(big, 4)
+        planish.batch_norm(big, None, None, training=True)
+        leaf = big.clone().requires_grad_()
+        torch.autograd.grad(planish.batch_norm(leaf, *running, training=True), leaf, big)
         for given in (torch.ones(3), torch._neg_view(GATE)):
             assert quick.own["norm_forward"](*_arguments(big.clone(), given)) is NotImplemented
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from planish.functions.functional import _node
+from planish.library import torch_calls
 from planish.operators import batch, placed
 from planish.operators.arguments import (
     check_activation,
@@ -16,7 +17,7 @@ from planish.operators.stage_calls import is_distributed
 from planish.operators.ways import Way, way_of
 from torch import Tensor, fx
 
-__all__ = ["batch_norm"]
+__all__ = ["batch_norm", "long_way"]
 
 #: Those that may be None.
 _TENSORS = "running_mean", "running_var", "weight", "bias", "addend"
@@ -86,6 +87,28 @@ def batch_norm(
     >>> torch.allclose(y, torch.relu(plain + residual), atol=1e-5)
     True
     """
+    if activation is None and addend is None and type(momentum) is type(eps) is float:
+        numbers = training, momentum, eps
+        y = torch_calls.batch_norm(True, input, weight, bias, running_mean, running_var, *numbers)
+        if y is not None:
+            return y
+    given = input, running_mean, running_var, weight, bias, training, momentum, eps
+    return long_way(*given, activation, addend)
+
+
+def long_way(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    activation: str | None,
+    addend: Tensor | None,
+) -> Tensor:
+    """batch_norm by planish's own operators."""
     key = None
     if type(momentum) is float:
         beside = input, addend, weight, bias, running_mean, running_var

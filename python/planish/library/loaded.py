@@ -250,8 +250,9 @@ class Library:
         return self._dll.planish_torch_own_begin, self._dll.planish_torch_own_end
 
     def when_recorded(self, recorded: Callable[[Any], None]) -> None:
-        """Has this called in the backward of a layer norm that is planish's own where autograd
-        records it, with the gradient of y: a handle of libtorch's that is its own, in a capsule."""
+        """Has this called in the backward of a layer or batch norm that is planish's own where
+        autograd records it, with the gradient of y: a handle of libtorch's that is its own, in a
+        capsule."""
         capsule = ctypes.pythonapi["PyCapsule_New"]
         capsule.restype = ctypes.py_object
         capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)

@@ -19,8 +19,8 @@ import torch
 from planish.library.loaded import library
 
 __all__ = ["BATCH_NORM", "CPU", "CUDA", "GROUP_NORM", "LAYER_NORM", "RMS_NORM"]
-__all__ += ["is_plain", "is_quiet", "is_recorded", "key_of", "know_tensors", "known", "norm"]
-__all__ += ["own", "runs_torchs"]
+__all__ += ["batch_norm", "is_plain", "is_quiet", "is_recorded", "key_of", "know_tensors", "known"]
+__all__ += ["norm", "own", "runs_torchs"]
 
 #: torch's operators by their numbers in src/python/short_calls.c.
 LAYER_NORM, GROUP_NORM, RMS_NORM, BATCH_NORM = range(4)
@@ -83,6 +83,7 @@ _CALLS = (
     torch.rms_norm,
     torch._fused_rms_norm,
     fused_rms_norm_cpu,
+    torch.native_batch_norm,
     torch.autograd.forward_ad,
 )
 _NAMES = "_current_level layout is_nested is_neg _is_zerotensor size"
@@ -103,7 +104,8 @@ def _functions() -> Any:
 
 
 _made = _functions()
-is_quiet, is_plain, is_recorded, key_of, known, runs_torchs, norm, _know_tensors, *_own = _made
+is_quiet, is_plain, is_recorded, key_of, known, runs_torchs, norm, *_rest = _made
+batch_norm, _know_tensors, *_own = _rest
 
 #: planish's operators by their names: the results for tensors that only eager autograd sees and
 #: that it does not record; NotImplemented where the call has to go another way.

@@ -20,12 +20,13 @@ from planish.library.loaded import library
 from planish.library.seen import is_quiet
 from torch import Tensor
 
-__all__ = ["NUMBERS", "group_norm", "is_possible", "layer_norm", "rms_norm", "runs_torchs", "short"]
+__all__ = ["NUMBERS", "batch_norm", "group_norm", "is_possible", "layer_norm", "rms_norm"]
+__all__ += ["runs_torchs", "short"]
 
 #: The operators that can be called so, by kinds of device.
 _CALLED = {
     (op, device) for op in ("layer_norm", "group_norm", "rms_norm") for device in switch.DEVICES
-}
+} | {("batch_norm", "cpu")}
 
 #: Those that planish's kernels are under by now, and those where that cannot be.
 _staying: set[tuple[str, str]] = set()
@@ -144,4 +145,18 @@ def short(op: int, x: Any, size: Any, weight: Any, bias: Any, eps: Any) -> Tenso
     y: Tensor | None = quick.norm(op, x, size, weight, bias, eps)
     if y is None and _begins(op, x):
         y = quick.norm(op, x, size, weight, bias, eps)
+    return y
+
+
+def batch_norm(own: bool, x: Any, *arguments: Any) -> Tensor | None:
+    """A batch norm on the CPU of (weight, bias, running_mean, running_var, training, momentum,
+    eps) by torch's operator, where that is planish and refuses nothing; None otherwise: the call
+    goes the long way. Without ``own`` it is torch's own while planish is enabled, as a module's
+    is."""
+    if is_compiling():
+        return None
+    run = quick.batch_norm
+    y: Tensor | None = run(own, x, *arguments)
+    if y is None and _begins(quick.BATCH_NORM, x):
+        y = run(own, x, *arguments)
     return y

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch.nn.modules.batchnorm import _BatchNorm as _TorchBatchNorm
 
 import torch
-from planish.functions.batch import batch_norm
-from planish.library import quick
+from planish.functions.batch import long_way
+from planish.library import quick, torch_calls
 from planish.library.torch_calls import runs_torchs
 from planish.modules.norm_modules import held_buffer, held_parameter
 from planish.operators import batch, sync_batch
@@ -185,24 +185,15 @@ class _BatchNorm:
         activation: str | None,
     ) -> Tensor:
         eps: float = self.eps  # type: ignore[attr-defined]
-        if (
-            activation is None
-            and addend is None
-            and runs_torchs(quick.BATCH_NORM, input, weight, bias)
-        ):
-            return F.batch_norm(input, mean, var, weight, bias, by_batch, momentum, eps)
-        return batch_norm(
-            input,
-            mean,
-            var,
-            weight,
-            bias,
-            by_batch,
-            momentum,
-            eps,
-            activation=activation,
-            addend=addend,
-        )
+        given = input, mean, var, weight, bias, by_batch, momentum, eps
+        if activation is None and addend is None:
+            numbers = by_batch, momentum, eps
+            y = torch_calls.batch_norm(False, input, weight, bias, mean, var, *numbers)
+            if y is not None:
+                return y
+            if runs_torchs(quick.BATCH_NORM, input, weight, bias):
+                return F.batch_norm(*given)
+        return long_way(*given, activation, addend)
 
     def extra_repr(self) -> str:
         text: str = super().extra_repr()  # type: ignore[misc]

@@ -24,6 +24,7 @@ __all__ = [
     "SUMS",
     "Recorded",
     "axes_of",
+    "bare_backward",
     "options_of",
     "record_apply",
     "record_forward",
@@ -127,6 +128,25 @@ def _gradients(ctx: Any, dy: Tensor, needs: tuple[bool, ...]) -> tuple[Tensor | 
 def run_backward(*arguments: Any) -> Any:
     """norm_backward_apply, at once where nothing but eager autograd sees the call."""
     return (BACKWARD if torch.is_grad_enabled() else _unrecorded_backward)(*arguments)
+
+
+def bare_backward(
+    dy: Tensor,
+    x: Tensor,
+    spread: Tensor,
+    mean: Tensor,
+    weight: Tensor | None,
+    eps: float,
+    running: bool,
+    wanted: list[bool],
+) -> tuple[Tensor | None, ...]:
+    """(dx, dweight, dbias) of a norm with nothing behind it, each where wanted, through the
+    dispatcher."""
+    dx, dweight, dbias = wanted
+    options = _wanting(options_of(0, running), (dx, False, dweight, dbias))
+    tensors = dy, x, spread, mean, None, None, None, None, weight, None
+    dx, _, dweight, dbias = BACKWARD(*tensors, axes_of(x.dim()), options, eps)
+    return dx, dweight, dbias
 
 
 def _differentiate_forward(ctx: Any, dy: Tensor | None, *_: Any) -> tuple[Any, ...]:

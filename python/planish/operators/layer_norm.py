@@ -1,55 +1,15 @@
-"""Layer norms that are right to every order.
-
-torch differentiates the backward of a layer norm by a formula that takes mean and rstd for
-constants, so its third derivatives are wrong. planish's own calls of torch's operator
-(library/torch_calls.py) do without that formula.
-"""
+"""Layer norms in elementary operators, right to every order, which torch's formula of the second
+derivative is not (torchs_backwards.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from planish.library.loaded import library
 from planish.library.seen import is_transformed
-from planish.operators import ops
 from torch import Tensor
 
 __all__ = ["composed", "needs_composition"]
-
-_Gradients = tuple[Tensor | None, ...]
-
-
-def _replace(handle_of_dy: Any) -> None:
-    """Called inside of the backward where autograd records it, with dy: puts planish's backward,
-    which has derivatives of every order, in the place of torch's."""
-    dy: Tensor = torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr(handle_of_dy)
-    node: Any = torch._C._current_autograd_node()
-    if node is None or not hasattr(node, "_saved_normalized_shape"):
-        return
-
-    def backward(gradients: _Gradients, _: Any) -> _Gradients:
-        handle.remove()
-        x, weight, bias = node._saved_input, node._saved_weight, node._saved_bias
-        mean, rstd = node._saved_result1.detach(), node._saved_result2.detach()
-        first = x.dim() - len(node._saved_normalized_shape)
-        axes = list(range(first, x.dim()))
-        wanted = [gradient is not None for gradient in gradients]
-        dx, dweight, dbias = ops.plain_backward(
-            dy, x, mean, rstd, weight, axes, axes, False, wanted
-        )
-        if dbias is not None and bias is not None:
-            dbias = dbias.to(bias.dtype)
-        return dx, dweight, dbias
-
-    handle = node.register_hook(backward)
-
-
-library().when_recorded(_replace)
-
-
-# ---- In elementary operators --------------------------------------------------------------------
 
 
 def _levels() -> int:
