@@ -3,14 +3,13 @@ running statistics are its own affair, EvoNorm-S0 and global response norm."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from planish.functions.response import global_response_norm
-from planish.library.seen import needs_graph
 from planish.modules.channel_modules import check_image, planish_runs
 from planish.modules.norm_modules import held_parameter
-from planish.operators import arguments, norms
+from planish.operators import arguments, evo, norms
 from planish.operators.call import Norm
 from planish.operators.ways import Way, leaf, way_of
 from torch import Tensor, nn
@@ -193,32 +192,20 @@ class EvoNorm2dS0(nn.Module):
         if way is Way.NODE:
             return leaf(self, x)
         check_image(self, x, self.num_features)
-        if way is Way.PLAIN and x.is_inference() and needs_graph(self.weight, self.bias, self.v):
-            x = x.clone()  # autograd saves no tensor that was made in inference mode
         if not planish_runs(x):
             arguments.check_floats("EvoNorm2dS0", x=x)
             return self._composed(x)
-        batch, channels, height, width = x.shape
-        size = channels // self.groups
-        apart = x.view(batch, self.groups, size, height, width)
-        _, squares = norms.statistics(apart, [2, 3, 4], way)
-        return self._from_variance(x, squares / (size * height * width))
+        parameters = (held_parameter(self, name) for name in ("v", "weight", "bias"))
+        v, weight, bias = cast("tuple[Tensor, Tensor, Tensor]", tuple(parameters))
+        return evo.evo_norm(way, x, v, weight, bias, self.groups, self.eps)
 
     def _composed(self, x: Tensor) -> Tensor:
         """In torch's own operators."""
         sizes = [x.size(0), self.groups, x.size(1) // self.groups, x.size(2), x.size(3)]
         wide = x if x.dtype == torch.float64 else x.float()
         variance = wide.view(sizes).var([2, 3, 4], unbiased=False, keepdim=True)
-        return self._from_variance(x, variance)
-
-    def _from_variance(self, x: Tensor, variance: Tensor) -> Tensor:
-        """``variance``: (N, groups, 1, 1, 1)."""
-        rstd = (variance + self.eps).rsqrt().to(x.dtype).view(x.size(0), self.groups, 1)
-        v = self.v.view(-1, 1, 1).to(x.dtype)
-        weight = self.weight.view(self.groups, -1).to(x.dtype)
-        bias = self.bias.view(-1, 1, 1).to(x.dtype)
-        scale = (rstd * weight).view(x.size(0), self.num_features, 1, 1)
-        return x * (v * x).sigmoid() * scale + bias
+        parameters = self.v, self.weight, self.bias
+        return evo.from_variance(x, variance, *parameters, self.groups, self.eps)
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, groups={self.groups}, eps={self.eps}"
