@@ -95,7 +95,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "accuracy": accuracy,
     "switch": switch,
     "calls-cpu": lambda: calls(
-        "zen4-14/calls.csv", "AMD EPYC (Zen 4), one thread, torch 2.13, thread time"
+        "zen4-15/calls.csv", "AMD EPYC (Zen 4), one thread, torch 2.13, thread time"
     ),
     "ort-models": lambda: ort("zen4-7/ort.csv", models=True),
     "ort-norms": lambda: ort("zen4-7/ort.csv", models=False),
