@@ -180,6 +180,16 @@ def _compiled_tensor_parallel(model: nn.Module) -> nn.Module:
     return model
 
 
+def _compiled_by_inductor(wrap: Callable[[nn.Module], nn.Module], model: nn.Module) -> nn.Module:
+    """As a whole, or each block by itself where parameters of blocks are gathered."""
+    torch.compiler.reset()
+    whole = wrap is _tensor_parallel
+    wrapped = wrap(model)
+    for module in [wrapped] if whole else wrapped.blocks:  # type: ignore[union-attr]
+        module.compile(backend="inductor", fullgraph=True)  # type: ignore[operator]
+    return wrapped
+
+
 # ---- Pipelines -----------------------------------------------------------------------------------
 
 
@@ -288,7 +298,11 @@ PUT_IN = {
     "fuse before": ("fuse", ""),
     "fuse after": ("", "fuse"),
     "enable": ("", "enable"),
+    "backend": ("", "backend"),
 }
+#: Those of models that are compiled by inductor, and of all others.
+_IN_GRAPHS = ("torch", "backend")
+_ELSE = tuple(how for how in PUT_IN if how != "backend")
 
 
 class Way(NamedTuple):
@@ -296,7 +310,7 @@ class Way(NamedTuple):
     take: Callable[[nn.Module, Tensor], Tensor] = _split
     models: tuple[str, ...] = tuple(MODELS)
     ranks: tuple[int, ...] = (2,)
-    put_in: tuple[str, ...] = tuple(PUT_IN)
+    put_in: tuple[str, ...] = _ELSE
     #: How far losses may be from those of one process where torch's own are as near as that.
     room: float = 2e-6
 
@@ -324,4 +338,14 @@ WAYS = {
     "gpipe": Way(_stage, functools.partial(_piped, "ScheduleGPipe"), _TWO),
     "1f1b": Way(_stage, functools.partial(_piped, "Schedule1F1B"), _TWO),
     "context parallel": Way(_ddp, _along_the_context, _WORDS),
+    # Each takes torch 20 s or more to compile.
+    "by inductor, fsdp2": Way(
+        functools.partial(_compiled_by_inductor, _fsdp), models=("llama",), put_in=_IN_GRAPHS
+    ),
+    "by inductor, tp + sp": Way(
+        functools.partial(_compiled_by_inductor, _tensor_parallel),
+        _whole,
+        ("llama",),
+        put_in=_IN_GRAPHS,
+    ),
 }

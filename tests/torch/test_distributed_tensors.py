@@ -218,14 +218,19 @@ dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 mesh = dist.init_device_mesh("cpu", (1,))
 x = distribute_tensor(torch.randn(4, 6, 8), mesh, [Shard(1)])
 weight = distribute_tensor(torch.ones(8), mesh, [Replicate()]).requires_grad_()
+torchs = lambda x: torch.nn.functional.rms_norm(x, (8,), weight, 1e-6)
 norms = {
     "planish": lambda x: planish.rms_norm(x, -1, weight, eps=1e-6),
-    "enabled": lambda x: torch.nn.functional.rms_norm(x, (8,), weight, 1e-6),
+    "enabled": torchs,
+    "backend": torchs,
 }
 norm = norms[sys.argv[1]]
 if sys.argv[1] == "enabled":
     planish.enable()
-y = torch.compile(norm, backend="aot_eager", fullgraph=True)(x)
+asked = {"backend": "aot_eager"}
+if sys.argv[1] == "backend":
+    asked = {"backend": "planish", "options": {"planish": "always"}}
+y = torch.compile(norm, **asked, fullgraph=True)(x)
 y.sum().backward()
 planish.disable()
 wanted = torch.nn.functional.rms_norm(x.full_tensor(), (8,), None, 1e-6)
@@ -235,7 +240,7 @@ assert sum(one["planish"] for one in calls.values()) == 2, calls
 """
 
 
-@pytest.mark.parametrize("norm", ["planish", "enabled"])
+@pytest.mark.parametrize("norm", ["planish", "enabled", "backend"])
 def test_the_first_dtensor_of_a_process_may_come_while_a_graph_is_traced(norm: str) -> None:
     command = [sys.executable, "-c", _COMPILED, norm]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -21,6 +21,11 @@ def _put(how: str, model: nn.Module) -> None:
         planish.replace(model, fuse=how == "fuse")
     elif how == "enable":
         planish.enable()
+    elif how == "backend":
+        for module in model.modules():
+            if module._compiled_call_impl is not None:
+                options = {"planish": "always"}
+                module.compile(backend="planish", options=options, fullgraph=True)
 
 
 def _norms_on_planish() -> int:

@@ -15,6 +15,7 @@ from planish.compile.behind import Found
 from planish.operators import call
 from planish.operators.arguments import DTYPES, HALF, rms_eps
 from planish.operators.call import Tensors
+from planish.operators.ways import lacks_rules
 from torch import Tensor, fx
 
 __all__ = ["Left", "rewrite"]
@@ -193,6 +194,8 @@ def _runs(found: Found) -> bool:
         return False
     tensors = [nodes.value(tensor) for tensor in found.tensors if tensor is not None]
     if not all(isinstance(t, Tensor) and t.dtype in DTYPES for t in tensors):
+        return False
+    if lacks_rules(*tensors):  # else DTensor has them from here on, before the graph is traced
         return False
     device = tensors[0].device
     return device.type in ("cpu", "cuda") and all(t.device == device for t in tensors)
