@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from planish.compile import formulas, table
+from planish.compile.channels import Own
 from planish.compile.joins import Join
 from planish.compile.neighbours import extra_passes
 from planish.compile.reading import Norm
 from planish.library.available import is_available
 from planish.operators.call import Tensors
 from planish.operators.formulas import Given
-from torch import fx
+from torch import Tensor, fx
 
-__all__ = ["ALWAYS", "FASTER", "MODES", "NEVER", "UNASKED", "Choice", "by_table", "choose"]
+__all__ = ["ALWAYS", "FASTER", "MODES", "NEVER", "UNASKED"]
+__all__ += ["Choice", "by_table", "choose", "of_own"]
 
 #: planish where the table has it faster, or for every norm that it has.
 FASTER, ALWAYS = "faster", "always"
@@ -34,6 +36,26 @@ def _has_formula(norm: Norm) -> bool:
     return formulas.has_formula(Given(*values) if norm.is_backward else Tensors(*values))  # type: ignore[arg-type]
 
 
+def _runs(x: Tensor) -> bool:
+    return x.device.type != "cuda" or is_available("cuda")
+
+
+def _without_table(x: Tensor, mode: str) -> Choice | None:
+    """What needs no row."""
+    if not _runs(x):
+        return Choice(False, "planish has no kernels for this GPU")
+    if mode == NEVER:
+        return Choice(False, UNASKED)
+    return Choice(True, "every norm was asked for") if mode == ALWAYS else None
+
+
+def of_own(own: Own, mode: str) -> Choice:
+    """Of an operator over channels, none of which has a row."""
+    if own.formula is None:
+        return Choice(True, f"stays planish's: {own.why}")
+    return _without_table(own.x.meta["val"], mode) or by_table(None)
+
+
 def choose(
     norm: Norm,
     mode: str,
@@ -44,14 +66,11 @@ def choose(
     """``join``: the norm with what stands beside it and is to be part of its call (joins.py);
     ``others``: other norms of the same input, and ``first`` what was chosen for the first of them:
     inductor's kernel of them is one, which none leaves alone."""
-    if norm.x.device.type == "cuda" and not is_available("cuda"):
-        return Choice(False, "planish has no kernels for this GPU")
-    if norm.is_planishs and not _has_formula(norm):
+    if norm.is_planishs and not _has_formula(norm) and _runs(norm.x):
         return Choice(True, "dropout and scales of a branch are planish's")
-    if mode == NEVER:
-        return Choice(False, UNASKED)
-    if mode == ALWAYS:
-        return Choice(True, "every norm was asked for")
+    without = _without_table(norm.x, mode)
+    if without is not None:
+        return without
     site = table.site_of(norm if join is None else join.norm)
     if first is not None and not first.planish:
         return first

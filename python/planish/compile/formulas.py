@@ -20,7 +20,7 @@ from planish.operators.fakes import statistics_dtype
 from planish.operators.formulas import Given, activated, along
 from torch import Tensor
 
-__all__ = ["backward", "forward", "has_formula"]
+__all__ = ["backward", "forward", "has_formula", "slope"]
 
 
 def has_formula(tensors: Tensors | Given) -> bool:
@@ -92,7 +92,7 @@ def forward(*arguments: Any) -> tuple[Tensor | None, ...]:
     return y, total, None if mean is None else mean.to(kept), rstd.to(kept)
 
 
-def _slope(code: int, m: Tensor) -> Tensor:
+def slope(code: int, m: Tensor) -> Tensor:
     """The derivative of an activation."""
     if code == 1:
         sigmoid = torch.sigmoid(m)
@@ -148,10 +148,10 @@ def backward(*arguments: Any) -> tuple[Tensor | None, ...]:
     code = call.activation_in(options)
     dm, dgate = seen(dy), None
     if gated is not None and not before:
-        dgate = dm * activated(code, m) * _slope(1, gated)
+        dgate = dm * activated(code, m) * slope(1, gated)
         dm = dm * F.silu(gated)
     if code:
-        dm = dm * _slope(code, m)
+        dm = dm * slope(code, m)
     dz = dm if factor is None else dm * factor
     dxhat = dz if w is None else dz * w
     ds = dxhat - xhat * (dxhat * xhat).mean(reduce, keepdim=True)
@@ -162,7 +162,7 @@ def backward(*arguments: Any) -> tuple[Tensor | None, ...]:
         ds = ds + seen(dsum)
     dx = ds
     if before and gated is not None:
-        dgate = ds * seen(x) * _slope(1, gated)
+        dgate = ds * seen(x) * slope(1, gated)
         dx = ds * F.silu(gated)
     other = x.dtype if weight is None else weight.dtype
 

@@ -10,6 +10,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 
 import torch
 from planish.compile import (
+    channels,
     choice,
     forms,
     joins,
@@ -64,6 +65,11 @@ class NormPass(CustomGraphPass):
                 beside = others.get(node, ())
                 first = next((chosen[one] for one in beside if one in chosen), None)
                 chosen[node] = self._place(node, number, beside, first)
+            for node in list(one.nodes):
+                own = channels.read(node)
+                if own is not None:
+                    number = records.begin() if number is None else number
+                    self._place_own(own, number)
             stable_topological_sort(one)
 
     def _record_left(self) -> int | None:
@@ -114,6 +120,13 @@ class NormPass(CustomGraphPass):
                 sums.add_in_place(gradient)
         _record_norm(norm, chosen, number)
         return chosen
+
+    def _place_own(self, own: channels.Own, number: int) -> None:
+        chosen = choice.of_own(own, self.mode)
+        name, x = own.node.name, reading.value(own.x)
+        if not chosen.planish and not putting.as_formula(own, self.formulas):
+            chosen = choice.Choice(True, "it has no formula in torch's operators")
+        _record(name, "backward" if own.is_backward else "forward", x, chosen, number)
 
     def _leave(self, node: fx.Node, number: int) -> choice.Choice:
         """As it is, of a norm that planish has no operator for: torch's as inductor has it."""

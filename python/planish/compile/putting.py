@@ -14,12 +14,21 @@ from torch.utils import _pytree as pytree
 
 import torch
 from planish.compile import forms, formulas, nodes
+from planish.compile.channels import Own
 from planish.compile.joins import Join
-from planish.compile.reading import TORCHS, Norm, value
+from planish.compile.reading import NOTHING, TORCHS, Norm, users_of_results, value
 from planish.operators import call, fakes
 from torch import Tensor, fx
 
-__all__ = ["Formulas", "Writer", "as_planish", "as_torchs", "fake_mode", "result_of"]
+__all__ = [
+    "Formulas",
+    "Writer",
+    "as_formula",
+    "as_planish",
+    "as_torchs",
+    "fake_mode",
+    "result_of",
+]
 
 aten = torch.ops.aten
 
@@ -215,21 +224,15 @@ class Formulas:
         self._table = table
         self._known: dict[Any, fx.GraphModule] = {}
 
-    def of(self, norm: Norm) -> tuple[fx.GraphModule, list[fx.Node]] | None:
-        """The formula and the nodes of its tensors; None where there is none."""
-        node = norm.node
-        if node.target in TORCHS:
-            function, arguments = self._table.get(node.target), list(node.args)
-            if function is None:
-                return None
-        else:
-            function = formulas.backward if norm.is_backward else formulas.forward
-            arguments = [*norm.tensors, *norm.numbers()]
+    def of(
+        self, node: fx.Node, function: Callable[..., Any], arguments: Sequence[Any]
+    ) -> tuple[fx.GraphModule, list[fx.Node]]:
+        """The formula, and the nodes of its tensors."""
         nodes = [a for a in arguments if isinstance(a, fx.Node)]
         values = [value(a) for a in nodes]
         described = _described(values)
         rest = ["tensor" if isinstance(a, fx.Node) else a for a in arguments]
-        key = None if described is None else (node.target, str(rest), described)
+        key = None if described is None else (function, str(rest), described)
         traced = self._known.get(key) if key is not None else None
         if traced is None:
             with fake_mode(node), enable_python_dispatcher():
@@ -239,30 +242,63 @@ class Formulas:
                 self._known[key] = traced
         return traced, nodes
 
+    def torchs(self, norm: Norm) -> Callable[..., Any] | None:
+        """What one of torch's norms is; None where there is nothing."""
+        return self._table.get(norm.node.target)
+
+
+def _copied(
+    node: fx.Node, known: Formulas, function: Callable[..., Any], arguments: Sequence[Any]
+) -> Any:
+    """The results of a formula that is written in front of the node; None where it cannot be."""
+    traced, nodes = known.of(node, function, arguments)
+    graph, meta = node.graph, _meta_of(node)
+    placeholders, mode = iter(nodes), fake_mode(node)
+    copies: dict[fx.Node, Any] = {}
+    results: Any = None
+    with graph.inserting_before(node):
+        for one in traced.graph.nodes:
+            if one.op == "placeholder":
+                copies[one] = next(placeholders)
+            elif one.op == "output":
+                results = fx.map_arg(one.args[0], copies.__getitem__)
+            elif one.op == "get_attr":
+                return None  # a constant: none of these formulas has one
+            else:
+                copies[one] = made = graph.node_copy(one, copies.__getitem__)
+                with mode:
+                    made.meta = {**meta, **_own_of(one)}
+    return results
+
 
 def as_torchs(norm: Norm, known: Formulas) -> bool:
     """What the node's formula is takes the place of the node; false where there is none."""
-    found = known.of(norm)
-    if found is None:
+    own, function = norm.node.target not in TORCHS, known.torchs(norm)
+    arguments: Sequence[Any] = norm.node.args
+    if own:
+        function = formulas.backward if norm.is_backward else formulas.forward
+        arguments = *norm.tensors, *norm.numbers()
+    results = None if function is None else _copied(norm.node, known, function, arguments)
+    if results is None:
         return False
-    traced, nodes = found
-    graph, meta = norm.node.graph, _meta_of(norm.node)
-    placeholders, mode = iter(nodes), fake_mode(norm.node)
-    copies: dict[fx.Node, Any] = {}
-    results: Any = None
-    with graph.inserting_before(norm.node):
-        for node in traced.graph.nodes:
-            if node.op == "placeholder":
-                copies[node] = next(placeholders)
-            elif node.op == "output":
-                results = fx.map_arg(node.args[0], copies.__getitem__)
-            elif node.op == "get_attr":
-                return False  # a constant: none of these formulas has one
-            else:
-                copies[node] = made = graph.node_copy(node, copies.__getitem__)
-                with mode:
-                    made.meta = {**meta, **_own_of(node)}
-    own = norm.node.target not in TORCHS
     by_place = {place: results[place if own else at] for at, place in norm.results.items()}
     _hand_over(norm, by_place, Writer(norm.node))
+    return True
+
+
+def as_formula(own: Own, known: Formulas) -> bool:
+    """The same of an operator over channels."""
+    node, users = own.node, users_of_results(own.node)
+    if own.formula is None or (own.results is not None and users is None):
+        return False
+    results = _copied(node, known, own.formula, own.arguments)
+    if results is None:
+        return False
+    if own.results is None or users is None:
+        node.replace_all_uses_with(Writer(node).like(results[0], value(node)))
+        node.graph.erase_node(node)
+        return True
+    whole = Norm(node, own.is_backward, (), NOTHING, own.results, users)
+    made = {place: results[place] for place in own.results.values()}
+    _hand_over(whole, made, Writer(node))
     return True

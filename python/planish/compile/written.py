@@ -172,6 +172,26 @@ def _torchs(node: fx.Node, groups: bool) -> Found | None:
     return Found(node, Tensors(x, weight=weight, bias=bias), made)  # type: ignore[arg-type]
 
 
+#: torch's norms that planish.replace() has modules for and this pass nothing, however a graph has
+#: them.
+_OTHERS = {"batch_norm", "native_batch_norm", "cudnn_batch_norm", "instance_norm"}
+_OTHERS |= {f"_native_batch_norm_legit{kind}" for kind in ("", "_no_training", "_functional")}
+
+
+def _others(graph: fx.Graph) -> Iterator[Left]:
+    why = (
+        "left: batch and instance norms of torch's; planish.replace() puts planish's in their place"
+    )
+    for node in graph.nodes:
+        if nodes.name(node) not in _OTHERS or getattr(node.target, "namespace", "") == "planish":
+            continue
+        x, made = nodes.value(nodes.argument(node, 0, "input")), nodes.value(node)
+        made = made[0] if isinstance(made, list | tuple) else made
+        if isinstance(x, Tensor) and isinstance(made, Tensor):
+            passes = ("forward", "backward") if made.requires_grad else ("forward",)
+            yield Left(node.name, x, dict.fromkeys(passes, why))
+
+
 # ---- The graph -----------------------------------------------------------------------------------
 
 
@@ -250,7 +270,7 @@ def rewrite(module: fx.GraphModule, mode: str) -> list[Left]:
         why = choice.UNASKED
     elif _is_autocast(graph):
         why = "autocast changes the dtypes of a norm that is written out"
-    left, taken = [], []
+    left, taken = list(_others(graph)), []
     for one in list(_norms(graph)):
         found = None if why else _taken(one, mode)
         if found is not None:
