@@ -149,3 +149,9 @@ def test_conversion_takes_what_does_more() -> None:
 
     with pytest.raises(TypeError, match=r"Doubled has a forward of its own"):
         planish.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(Doubled(6)))
+
+
+def test_17_axes_are_taken_for_others() -> None:
+    x = torch.randn(2, 3, *[1] * 15)
+    with pytest.raises(NotImplementedError, match="not implemented for 17 axes"):
+        sync_batch.batch_norm(x, None, None, None, None, 0.1, 1e-5, None, None, None)

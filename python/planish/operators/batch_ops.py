@@ -7,7 +7,7 @@ operators, differentiated by torch.
 
 from __future__ import annotations
 
-import functools
+import itertools
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -37,17 +37,19 @@ SUMS = 16  # in what is wanted: dweight and dbias in the dtype of the arithmetic
 _GIVEN, _NUMBERS = len(Given._fields), len(Numbers._fields)
 
 
-@functools.cache
 def options_of(activation: int, running: bool = False, wanted: int = 0, save: bool = False) -> int:
     """Those of a batch norm."""
     more = call.RUNNING * running
     return call.pack_options(rms=False, activation=activation, save=save, wanted=wanted, more=more)
 
 
-@functools.cache
+_AXES = {ndim: call.pack_axes([0, *range(2, ndim)], [1]) for ndim in range(2, 17)}
+
+
 def axes_of(ndim: int) -> int:
-    """All but the channels are reduced."""
-    return call.pack_axes([0, *range(2, ndim)], [1])
+    """All but the channels are reduced, of 2 to 16 axes. Known beforehand and in no cache: these
+    are traced."""
+    return _AXES[ndim]
 
 
 # ---- Derivatives ---------------------------------------------------------------------------------
@@ -104,9 +106,11 @@ def _save_apply(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     _save(ctx, (spread, mean), x, output, addend, weight, bias, Numbers(*numbers))
 
 
-@functools.cache
-def _wanting(options: int, needs: tuple[bool, ...]) -> int:
-    return options | sum(need << bit + call.WANTED_AT for bit, need in enumerate(needs))
+#: What is wanted where these of x, addend, weight and bias need a gradient.
+_WANTED = {
+    needs: sum(need << bit + call.WANTED_AT for bit, need in enumerate(needs))
+    for needs in itertools.product((False, True), repeat=4)
+}
 
 
 def _gradients(ctx: Any, dy: Tensor, needs: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
@@ -116,7 +120,7 @@ def _gradients(ctx: Any, dy: Tensor, needs: tuple[bool, ...]) -> tuple[Tensor | 
     axes, options, eps = ctx.numbers
     dx, daddend, dweight, dbias = run_backward(
         *(dy, x, spread, mean, None, None, y, addend, weight, bias),
-        *(axes, _wanting(options, needs), eps),
+        *(axes, options | _WANTED[needs], eps),
     )
     if daddend is not None and daddend.dtype != addend_dtype:
         daddend = daddend.to(addend_dtype)

@@ -146,6 +146,8 @@ def batch_norm(
             )
     if x.dtype not in DTYPES or x.device.type not in DEVICES:
         raise NotImplementedError(f"{function}: not implemented for {x.dtype} on {x.device}")
+    if x.dim() > 16:
+        raise NotImplementedError(f"{function}: not implemented for {x.dim()} axes, but for 16")
     if addend is not None and addend.shape != x.shape:
         raise RuntimeError(
             f"{function}: Expected addend of input's shape {list(x.shape)}, but got addend of "
