@@ -1,5 +1,5 @@
-"""Graphs for every size: as many of them as without planish, chosen by the sizes that were seen,
-and exported with a dynamic batch and length."""
+"""Graphs for every size: as many of them as without planish, and chosen by the sizes that were
+seen. Exports with sizes that vary are test_traced_surface.py's."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import torch.nn.functional as F
 from compile_support import compiled, rows, uncached  # noqa: F401 (fixtures)
-from torch.export import Dim
 
 import planish
 import torch
 from planish.compile import choice
-from torch import Tensor, nn
+from torch import Tensor
 
 W = torch.randn(16)
 SHAPES = ((2, 5), (3, 7), (4, 9), (8, 33))
@@ -68,27 +67,6 @@ def test_a_size_that_is_not_constant_is_not_looked_up(rows: Any) -> None:  # noq
     for shape in SHAPES:
         run(torch.randn(*shape, 16))
     assert len(graphs.modules) == 1 and graphs.counted()["planish::graph_forward"] == 1
-
-
-class Function(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Any:
-        return self.function(x)
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_an_export_fixes_batch_and_length(name: str) -> None:
-    model = Function(FUNCTIONS[name])
-    sizes = {"x": {0: Dim("batch", min=1, max=64), 1: Dim("length", min=1, max=64)}}
-    program = torch.export.export(model, (torch.randn(2, 5, 16),), dynamic_shapes=sizes).module()
-    for shape in SHAPES:
-        x = torch.randn(*shape, 16)
-        with torch.no_grad():
-            for one, other in zip(several(program(x)), several(model(x)), strict=True):
-                assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("speedups", [{"forward": 9.0}, {"backward": 9.0}])

@@ -12,6 +12,7 @@ shapes that do not fit. They run on the CPU, too, and for rows of any length. Th
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ def _check(
     for name, tensor in like_x.items():
         if tensor is not None:
             _expect(
-                tensor.shape.numel() == x.numel() and tensor.shape[-1:] == x.shape[-1:]
+                tensor.numel() == x.numel() and tensor.shape[-1:] == x.shape[-1:]
                 if name in ("out", "residual_out")
                 else tensor.shape == x.shape,
                 function,
@@ -64,9 +65,9 @@ def _check(
             "rowscale is not supported with parallel LayerNorm (x1)",
         )
         _expect(
-            rowscale.numel() == x.shape[:-1].numel(),
+            rowscale.numel() == math.prod(x.shape[:-1]),
             function,
-            f"Expected rowscale with a value for each of {x.shape[:-1].numel()} rows, but got "
+            f"Expected rowscale with a value for each of {math.prod(x.shape[:-1])} rows, but got "
             f"{rowscale.numel()}",
         )
     stages.check_probability(function, dropout_p)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from planish.functions import stage_norms, stages
 from planish.functions.functional import layer_norm, rms_norm
 from planish.functions.groups import group_norm
@@ -151,9 +153,9 @@ def _modulation(name: str, tensor: Tensor, X: Tensor) -> Tensor:
             f"{name} of {tensor.numel()} elements must have a multiple of the hidden size {columns}"
         )
     rows = tensor.numel() // columns
-    if X.shape[:-1].numel() % rows:
+    if math.prod(X.shape[:-1]) % rows:
         raise AssertionError(
-            f"{name} has {rows} rows, which do not divide the {X.shape[:-1].numel()} rows of X"
+            f"{name} has {rows} rows, which do not divide the {math.prod(X.shape[:-1])} rows of X"
         )
     return tensor.reshape(rows, 1, columns)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -194,7 +195,7 @@ def group_by_way(
         and torch_calls.is_possible("group_norm", x)
         and _torch_can_group(x, weight, bias)
     )
-    if activation and x.shape[2:].numel() >= limits.IMAGE_PIXELS:
+    if activation and math.prod(x.shape[2:]) >= limits.IMAGE_PIXELS:
         return norms.group_norm(way, x, num_groups, weight, bias, eps, activation, key=key)
     own = None if activation else key
     if is_torchs:

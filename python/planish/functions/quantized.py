@@ -7,6 +7,7 @@ operators. The formulas are those of the docstrings, on every device.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -131,6 +132,20 @@ class _Asked(NamedTuple):
     scale_bound: float | None
 
 
+def _with_zeros_behind(scales: Tensor, count: int) -> Tensor:
+    """What is behind so many columns is padding."""
+    if torch.compiler.is_compiling():  # a slice would say of sizes that vary that there is some
+        from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+        if statically_known_true(count == scales.shape[1]):
+            return scales
+        places = torch.arange(scales.shape[1], device=scales.device)
+        return scales.masked_fill(places >= count, 0)
+    if count != scales.shape[1]:
+        scales.detach()[:, count:].zero_()
+    return scales
+
+
 def _in_one_call(
     rms: bool,
     x: Tensor,
@@ -164,13 +179,13 @@ def _in_one_call(
         return None
     q, scales, total = results
     if scales is not None:
-        rows = x.shape[:-1]
-        if transposed and rows.numel() != scales.shape[1]:
-            scales.detach()[:, rows.numel() :].zero_()
+        rows, count = x.shape[:-1], math.prod(x.shape[:-1])
+        if transposed:
+            scales = _with_zeros_behind(scales, count)
         if scale_format == "e8m0":
             scales = scales.view(torch.float8_e8m0fnu)
         if transposed:
-            scales = scales[:, : rows.numel()].t().view(*rows, scales.shape[0])
+            scales = scales[:, :count].t().view(*rows, scales.shape[0])
     found = scale if scales is None else scales
     assert found is not None
     return (q, found) if total is None else (q, found, total)

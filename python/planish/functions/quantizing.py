@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from planish.functions import stages
 from torch import Tensor
@@ -55,9 +57,9 @@ def in_columns(scale: Tensor) -> Tensor:
     """The same scales (rows, blocks), a column after the other, rows padded to 16 bytes."""
     rows, blocks = scale.shape[:-1], scale.shape[-1]
     step = _COLUMN_BYTES // scale.element_size()
-    padded = -(-rows.numel() // step) * step
+    padded = -(-math.prod(rows) // step) * step
     buffer = torch.zeros(blocks, padded, dtype=torch.float32, device=scale.device).to(scale.dtype)
-    columns = buffer[:, : rows.numel()].t().view(*rows, blocks)
+    columns = buffer[:, : math.prod(rows)].t().view(*rows, blocks)
     return columns.copy_(scale)
 
 

@@ -3,6 +3,7 @@ running statistics are its own affair, EvoNorm-S0 and global response norm."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import torch
@@ -73,7 +74,7 @@ class _InstanceNorm:
         return (
             (module.training or not module.track_running_stats)
             and input.shape[channels_axis] == module.num_features
-            and input.shape[channels_axis + 1 :].numel() > 1
+            and math.prod(input.shape[channels_axis + 1 :]) > 1
             and planish_runs(input, module.weight, module.bias)
         )
 
@@ -83,7 +84,7 @@ def _update_running(module: Any, input: Tensor, reduce: list[int]) -> None:
     """From the statistics of each sample. Not from rstd, which has lost the digits of a variance
     far below eps."""
     mean, squares = norms.statistics(input, reduce)
-    variance = squares / (input.shape[reduce[0] :].numel() - 1)
+    variance = squares / (math.prod(input.shape[reduce[0] :]) - 1)
     momentum = module.momentum if module.momentum is not None else 0.0
     channels = module.num_features
     for running, found in ((module.running_mean, mean), (module.running_var, variance)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -213,7 +214,7 @@ def _evo(form: Form) -> Run:
     def run(module: Any, x: Tensor, gate: Tensor | None) -> Tensor:
         apart = split_channels(x, module.groups)
         _, squares = norms.statistics(apart, [2, 3, 4])
-        variance = squares / apart.shape[2:].numel()
+        variance = squares / math.prod(apart.shape[2:])
         rstd = (variance + eps_of(form, module)).rsqrt()
         v, weight, bias = (t.view(1, -1, 1, 1) for t in (module.v, module.weight, module.bias))
         scale = rstd.expand(-1, -1, apart.shape[2], 1, 1).flatten(1, 2)
