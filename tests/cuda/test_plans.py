@@ -225,6 +225,31 @@ def test_only_a_backward_with_sums_launches_without_rows() -> None:
     assert "general" in plan.describe() and plan.launches({}) == []
 
 
+@needs_shim
+def test_a_seen_image_has_other_kernels_than_the_image() -> None:
+    """A norm over the last axis of an image by channel, as graphs have it, for each pass; of a
+    gradient that lies in rows there is no such backward, so that a graph copies it."""
+    images, pixels, channels = 8, 4096, 320
+    by_channel, in_rows = [pixels * channels, 1, pixels], [pixels * channels, channels, 1]
+    for direction, name in ((FORWARD, "forward"), (BACKWARD, "backward")):
+        types = dtypes_of(direction, LAYER, "bf16", False)
+        strides = dict.fromkeys(FULL, by_channel) | {r: [pixels, 1, 0] for r in STATISTICS}
+        strides |= {role: [0, 0, 1] for a in AFFINE for role in (a, f"d{a}")}
+        for arch in ARCHS:
+            sizes = f"{images} {channels} {pixels}"
+            image, _ = plan_of(f"{name} layer channels bf16 nchw {sizes}", arch)
+
+            plans = {}
+            for role in ("", "y", "dy"):
+                laid = strides | ({role: in_rows} if role else {})
+                shape = images, pixels, channels
+                plan = AnyPlan(direction, LAYER, shape, 4, 4, types, laid, arch=arch)
+                plans[role] = plan.describe()
+            assert plans[""] == image.describe()
+            assert ("general" in plans["dy"]) == (direction == BACKWARD)
+            assert direction == BACKWARD or "to channels last" in plans["y"]
+
+
 if __name__ == "__main__":
     if sys.argv[1:] != ["--write"]:
         raise SystemExit(__doc__)

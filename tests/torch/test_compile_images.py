@@ -10,7 +10,7 @@ from compile_support import compiled, results_of, rows, uncached  # noqa: F401 (
 from torch._inductor import choices
 
 import torch
-from planish.compile import choice, neighbours
+from planish.compile import choice, neighbours, reading
 from torch import Tensor, fx, nn
 
 LAST = torch.channels_last
@@ -125,3 +125,97 @@ def test_inductor_splits_other_sums(
         torch.device("cuda"), elements, groups, True
     )
     assert neighbours.splits_sums(groups, elements, 132) == (split > 1)
+
+
+# ---- Images by channel, seen with their channels last -------------------------------------------
+
+
+class Seen(nn.Module):
+    """As transformers of U-Nets and ConvNeXts see an image of 12 x 12 by channel."""
+
+    def __init__(self, flat: bool = True, back: bool = False) -> None:
+        super().__init__()
+        self.flat, self.back = flat, back
+        self.before, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.LayerNorm(8)
+        self.behind = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        image = self.before(x)
+        seen = image.flatten(2).transpose(1, 2) if self.flat else image.permute(0, 2, 3, 1)
+        rows_ = self.norm(seen)
+        if not self.back:
+            return self.behind(rows_)
+        return (rows_.transpose(1, 2) if self.flat else rows_.permute(0, 3, 1, 2)).contiguous()
+
+
+def _of_seen(model: nn.Module, side: int = 12, mode: str = choice.FASTER) -> Any:
+    x = torch.randn(2, 3, side, side)
+    run, graphs = compiled(model, mode)
+    for one, other in zip(results_of(run, model, x), results_of(model, model, x), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    return graphs
+
+
+def _taken(graphs: Any) -> tuple[int, int]:
+    names = graphs.counted()
+    return names["planish::graph_forward"], names["planish::graph_backward"]
+
+
+@pytest.mark.parametrize("flat", [True, False])
+@pytest.mark.parametrize("back", [True, False])
+def test_an_image_by_channel_is_left(flat: bool, back: bool, rows: Any) -> None:  # noqa: F811
+    rows(forward=9.0, backward=9.0)
+    graphs = _of_seen(Seen(flat, back))
+    assert _taken(graphs) == (1, 1)
+    gradient, x = _read(graphs, "graph_backward", 0, 1)
+    assert gradient == x == ((1152, 1, 144) if flat else (1152, 12, 1, 144))
+
+
+def test_an_image_of_few_pixels_is_taken(rows: Any) -> None:  # noqa: F811
+    rows(forward=9.0, backward=9.0)
+    assert _taken(_of_seen(Seen(), side=8)) == (0, 0)
+
+
+@pytest.mark.parametrize(("speedup", "taken"), [(2.3, 0), (2.5, 1)])
+def test_a_copied_gradient_costs_nothing(speedup: float, taken: int, rows: Any) -> None:  # noqa: F811
+    """Two passes of three, and two that the rows of channels had in inductor's way."""
+    rows(backward=speedup)
+    assert _taken(_of_seen(Seen()))[1] == taken
+
+
+class Stream(nn.Module):
+    """A residual stream that begins with an image by channel: its sums lie as that, and their
+    gradients go into products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.place = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, 8)
+        self.norms = nn.ModuleList(nn.LayerNorm(8) for _ in range(2))
+        self.behind = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.before(x).flatten(2).transpose(1, 2)
+        x = x + self.place(x)
+        for norm, product in zip(self.norms, self.behind, strict=True):
+            x = x + product(norm(x))
+        return x
+
+
+@pytest.mark.parametrize("mode", [choice.FASTER, choice.ALWAYS])
+def test_a_stream_by_channel_is_wrong(mode: str, rows: Any) -> None:  # noqa: F811
+    rows(forward=9.0, backward=9.0)
+    _of_seen(Stream(), mode=mode)
+
+
+@pytest.mark.parametrize("lies", ["whole", "part", "pixels apart", "rows", "two axes"])
+def test_another_layout_is_by_channel(lies: str) -> None:
+    """A part of the channels of an image still is; what has pixels apart, or no image, is not."""
+    image = torch.empty(2, 16, 12, 12)
+    seen = {
+        "whole": image.permute(0, 2, 3, 1),
+        "part": image[:, 4:12].permute(0, 2, 3, 1),
+        "pixels apart": image[..., ::2].permute(0, 2, 3, 1),
+        "rows": image,
+        "two axes": image[0].flatten(1).T,
+    }
+    assert reading.is_by_channel(seen[lies]) == (lies in ("whole", "part"))

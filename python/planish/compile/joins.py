@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
-from planish.compile.reading import Norm, value
+from planish.compile.reading import Norm, is_by_channel, value
 from planish.operators import call
 from planish.operators.call import Tensors
 from planish.operators.formulas import Given
@@ -63,8 +63,8 @@ def _is_plain(norm: Norm) -> bool:
     x, reduce = norm.x, call.axes_of(norm.call.axes, 0)
     last = list(range(x.dim() - len(reduce), x.dim()))
     own = {_DRESIDUAL, _DCOLUMN} & set(norm.results.values()) if norm.is_backward else set()
-    if norm.call.split or reduce != last or own:
-        return False
+    if norm.call.split or reduce != last or own or is_by_channel(x):
+        return False  # a gradient of another layout would be a pass of its own
     if x.is_cuda and call.axes_of(norm.call.axes, 3):
         return False  # a GPU's fast kernels have a modulation alone
     return all(stage is None for stage in [*stages, values[-1]])

@@ -112,6 +112,8 @@ class NormPass(CustomGraphPass):
             if norm.is_backward:
                 neighbours.make_views_again(taken)
             gradient = sums.of(norm) if self.mode == choice.FASTER else None
+            if self.mode == choice.FASTER and join is None:
+                taken = neighbours.lay_gradient(taken)
             if join is not None and join.quantised is not None:
                 quantising.put(join, join.quantised)
             else:

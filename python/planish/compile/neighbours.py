@@ -14,14 +14,15 @@ from torch.utils.checkpoint import CheckpointPolicy
 import torch
 from planish.compile import reading, sums
 from planish.compile.joins import Join, depends, is_sum_of_alike
-from planish.compile.putting import fake_mode, result_of
-from planish.compile.reading import Norm, hint, value
+from planish.compile.putting import Writer, fake_mode, result_of
+from planish.compile.reading import Norm, hint, is_by_channel, value
 from planish.operators import call
 from torch import Tensor, fx
 
 __all__ = [
     "drop_ones",
     "extra_passes",
+    "lay_gradient",
     "make_views_again",
     "of_one_input",
     "spare_copies",
@@ -76,6 +77,32 @@ def without_copy(norm: Norm) -> Norm:
             tensors[0] = dy
     made = norm.call._replace(options=norm.call.options & ~call.DENSE)
     return replace(norm, tensors=tuple(tensors), call=made)
+
+
+def _is_of_channels(norm: Norm) -> bool:
+    """Over the last axis of an image that is stored by channel."""
+    return norm.call.is_over_last(norm.x.dim()) and is_by_channel(norm.x)
+
+
+def _lies_otherwise(norm: Norm) -> bool:
+    """Whether the gradient of such a norm's result does not lie as x, which planish's kernels of
+    channels ask for."""
+    if not norm.is_backward or not _is_of_channels(norm):
+        return False
+    return bool(value(norm.tensors[0]).stride() != norm.x.stride())
+
+
+def lay_gradient(norm: Norm) -> Norm:
+    """With a copy of that gradient that lies as x: a pass that inductor fuses with what makes it.
+    planish's operator would have torch copy it."""
+    if not _lies_otherwise(norm):
+        return norm
+    writer, last = Writer(norm.node), norm.x.dim() - 1
+    there, back = [0, last, *range(1, last)], [0, *range(2, last + 1), 1]
+    image = writer.add(aten.permute.default, norm.tensors[0], there)
+    copy = writer.add(aten.clone.default, image, memory_format=torch.contiguous_format)
+    dy = writer.add(aten.permute.default, copy, back)
+    return replace(norm, tensors=(dy, *norm.tensors[1:]))
 
 
 def _copied(copy: fx.Node | None) -> fx.Node:
@@ -202,6 +229,16 @@ def _passes_before(norm: Norm, node: fx.Node | None) -> tuple[int, int]:
     return (2, more) if all(user is norm.node for user in _consumers(made)) else (1, more + 1)
 
 
+def _passes_of_layout(norm: Norm) -> int:
+    """Over memory for the backward of an image by channel that is seen with its channels last. Two
+    are a copy that inductor's way had in what the rows were measured of. A gradient that lies
+    otherwise is copied, and an image that inductor makes might not lie so."""
+    if not norm.is_backward or not _is_of_channels(norm):
+        return 0
+    x = _producer(norm.tensors[1])
+    return 2 + 2 * _lies_otherwise(norm) + 2 * (x is not None and _is_pointwise(x))
+
+
 def of_one_input(norms: Sequence[fx.Node]) -> dict[fx.Node, tuple[fx.Node, ...]]:
     """The other norms whose forward, or backward, reads the same x, of each that has such ones:
     inductor has one kernel for all of these. Not one that waits for what the other returns."""
@@ -278,6 +315,7 @@ def extra_passes(
             results = [[node] for place, node in join.places.items() if place <= 1]
     made = norm.tensors[0] if join is None else join.norm.tensors[0]
     before, common = _passes_before(norm, made)
+    before += _passes_of_layout(norm)
     behind = sum(_passes_behind(nodes, gone, norm.node, others) for nodes in results)
     more = len(others) if are_inductors else 0
     own -= any(_is_theirs(node, others) for node in gone)  # of which one has no sum to add to

@@ -46,11 +46,11 @@ def fake_mode(node: fx.Node) -> Any:
     return detect_fake_mode([value(one) for one in node.all_input_nodes])
 
 
-def result_of(target: Any, arguments: Sequence[Any], mode: Any) -> Any:
+def result_of(target: Any, arguments: Sequence[Any], mode: Any, **named: Any) -> Any:
     """What an operator returns of fake tensors, where the nodes of these are its arguments."""
     values = fx.map_arg(tuple(arguments), value)
     with mode, enable_python_dispatcher():
-        return target(*values)
+        return target(*values, **named)
 
 
 def _more_ones(longer: Sequence[Any], shorter: Sequence[Any]) -> list[int]:
@@ -75,12 +75,12 @@ class Writer:
     def __init__(self, node: fx.Node) -> None:
         self.node, self.meta, self.mode = node, _meta_of(node), fake_mode(node)
 
-    def add(self, target: Any, *arguments: Any, result: Any = None) -> fx.Node:
+    def add(self, target: Any, *arguments: Any, result: Any = None, **named: Any) -> fx.Node:
         graph = self.node.graph
         if result is None:
-            result = result_of(target, arguments, self.mode)
+            result = result_of(target, arguments, self.mode, **named)
         with graph.inserting_before(self.node):
-            made = graph.call_function(target, arguments)
+            made = graph.call_function(target, arguments, named)
         made.meta.update(self.meta)
         made.meta["val"] = result
         return made

@@ -21,6 +21,7 @@ __all__ = [
     "TORCHS",
     "Norm",
     "hint",
+    "is_by_channel",
     "is_by_pixel",
     "is_norm",
     "read",
@@ -91,6 +92,17 @@ def hint(size: Any) -> int | None:
 def is_by_pixel(x: Tensor) -> bool:
     """Whether an image is stored with its channels last."""
     return hint(x.stride(1)) == 1 and hint(x.shape[1]) != 1
+
+
+def is_by_channel(x: Tensor) -> bool:
+    """Whether the last axis is that of an image's channels, which is stored channel by channel."""
+    sizes, strides = [hint(n) for n in x.shape], [hint(n) for n in x.stride()]
+    wanted = 1
+    for size, stride in zip(sizes[-2:0:-1], strides[-2:0:-1], strict=True):
+        if size is None or (size != 1 and stride != wanted):
+            return False
+        wanted *= size
+    return wanted != 1 and sizes[-1] != 1 and strides[-1] == wanted
 
 
 def users_of_results(node: fx.Node) -> dict[int, list[fx.Node]] | None:

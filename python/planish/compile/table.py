@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from planish.compile.reading import Norm, hint, is_by_pixel
+from planish.compile.reading import Norm, hint, is_by_channel, is_by_pixel
 from planish.library.loaded import library
 from planish.operators import call
 from torch import Tensor
@@ -39,6 +39,9 @@ _FILE = Path(__file__).with_name("choices.json")
 
 #: planish is taken where it was faster by this factor at the least: what is less is noise.
 MARGIN = 1.03
+
+#: The rows of channels are of images of 144 pixels and more.
+_LEAST_PIXELS = 128
 
 #: Both dtypes of 16 bits have the same kernels, but for the conversion of a number; rows of the one
 #: hold for the other.
@@ -129,15 +132,22 @@ def device_kind(device: torch.device) -> str:
     return f"cpu {library().cpu_tier()}"
 
 
+def _pixels(x: Tensor) -> int:
+    """Of an image whose channels are the last axis, and lie so far apart."""
+    return hint(x.stride(-1)) or 0
+
+
 def _layout(kind: str, x: Tensor, reduce: list[int], split: int, staged: bool) -> str | None:
-    """The kind of norm, and of rows, channels (of NCHW) or groups of images by their layout; None
-    for any other."""
+    """The kind of norm, and of rows, channels (of NCHW, however its axes are ordered) or groups of
+    images by their layout; None for any other."""
     behind = " with stages" if staged else ""
     ndim = x.dim() + (split != 0)
     if reduce == list(range(ndim - len(reduce), ndim)) and split <= 0:
-        if hint(x.stride(-1)) != 1 and hint(x.shape[-1]) != 1:
+        if hint(x.stride(-1)) == 1 or hint(x.shape[-1]) == 1:
+            return f"{kind} rows{behind}"
+        if len(reduce) > 1 or split or not is_by_channel(x) or _pixels(x) < _LEAST_PIXELS:
             return None
-        return f"{kind} rows{behind}"
+        return f"{kind} channels{behind}"
     if reduce == [1] and not split and ndim > 2:
         return f"{kind} channels{behind}"
     if reduce == list(range(2, ndim)) and split > 0:
