@@ -14,7 +14,7 @@ from planish.operators.arguments import DTYPES
 from planish.operators.call import Call
 from torch import Tensor, fx
 
-__all__ = ["Found", "put", "with_stages"]
+__all__ = ["Found", "is_view", "put", "with_stages"]
 
 _ACTIVATIONS = ("silu", "relu", "gelu")
 #: What gives a modulation its rank, beside indexing with None.
@@ -66,7 +66,7 @@ def _axes(tensor: Any, x: Tensor) -> list[int] | None:
     return [axis for axis, size in enumerate(sizes) if axis == ndim - 1 or size != 1]
 
 
-def _is_view(node: Any) -> bool:
+def is_view(node: Any) -> bool:
     """Of what is at the node's first place."""
     if nodes.name(node) in _VIEWS:
         return True
@@ -78,7 +78,7 @@ def _is_view(node: Any) -> bool:
 def _less_one(factor: Any) -> tuple[fx.Node, tuple[fx.Node, ...]] | None:
     """scale of 1 + scale, and the views of that; None where this is no such sum."""
     views: list[fx.Node] = []
-    while _is_view(factor):
+    while is_view(factor):
         views.insert(0, factor)
         factor = factor.args[0]
     if nodes.name(factor) != "add" or len(factor.args) != 2 or factor.kwargs:

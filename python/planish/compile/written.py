@@ -1,5 +1,5 @@
 """Norms as a model's code writes them, found in the graph before it is differentiated: torch's RMS
-norm, RMS norms by their formula, and torch's norms with a modulation or an activation behind them.
+norm, norms by their formula, and torch's norms with a modulation or an activation behind them.
 They become planish::norm_forward, so that the backward is a norm's, too, and each of both is chosen
 later.
 """
@@ -7,18 +7,21 @@ later.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from planish.compile import behind, choice, nodes, table
+from planish.compile import behind, by_formula, choice, nodes, table
 from planish.compile.behind import Found
 from planish.operators import call
-from planish.operators.arguments import DTYPES, HALF, rms_eps
+from planish.operators.arguments import DTYPES, rms_eps
 from planish.operators.call import Tensors
 from planish.operators.ways import lacks_rules
 from torch import Tensor, fx
 
 __all__ = ["Left", "rewrite"]
+
+#: torch's norms that are whole also where the graph is differentiated.
+_WHOLE = ("layer_norm", "group_norm")
 
 
 class Left(NamedTuple):
@@ -27,103 +30,6 @@ class Left(NamedTuple):
     name: str
     x: Tensor
     why: dict[str, str]
-
-
-# ---- RMS norms by their formula ------------------------------------------------------------------
-
-
-def _squared(node: Any) -> Any:
-    """x of x ** 2, in each way to write it."""
-    name = nodes.name(node)
-    if name in ("pow", "pow_") and len(node.args) == 2 and node.args[1] in (2, 2.0):
-        return node.args[0]
-    if name == "square":
-        return node.args[0]
-    if name == "mul" and len(node.args) == 2 and node.args[0] is node.args[1]:
-        return node.args[0]
-    return None
-
-
-def _mean_square(node: Any) -> Any:
-    """x of the mean of x ** 2 over the last axis, which stays."""
-    if nodes.name(node) != "mean" or "dtype" in node.kwargs:
-        return None
-    axis, kept = nodes.argument(node, 1, "dim"), nodes.argument(node, 2, "keepdim", False)
-    axis = axis[0] if isinstance(axis, list | tuple) and len(axis) == 1 else axis
-    x = _squared(node.args[0])
-    if x is None or kept is not True or not isinstance(axis, int):
-        return None
-    return x if axis in (-1, nodes.value(x).dim() - 1) else None
-
-
-def _weighed(product: fx.Node, x: Tensor) -> tuple[fx.Node, Any, int, bool] | None:
-    """What follows x / rms(x): the node of the result, weight, its offset, and whether xhat is
-    rounded before it."""
-    at, rounded, made = product, False, nodes.value(product)
-    cast = nodes.only_user(at)
-    if cast is not None and nodes.is_cast(cast) and nodes.value(cast).dtype == x.dtype:
-        at, rounded = cast, True
-    unweighed = (at, None, 0, False) if at is not product or x.dtype == made.dtype else None
-    times = nodes.only_user(at)
-    if times is None or nodes.name(times) != "mul":
-        return unweighed
-    weight, offset = nodes.other(times, at), 0
-    inner = nodes.source(weight)
-    if nodes.name(inner) == "add" and len(inner.args) == 2 and 1 in inner.args[:2]:
-        weight = inner.args[1] if inner.args[0] == 1 else inner.args[0]
-        offset = 1
-    weight = nodes.source(weight)
-    given = nodes.value(weight)
-    if not isinstance(given, Tensor) or list(given.shape) != [x.shape[-1]]:
-        return unweighed
-    behind = nodes.only_user(times)
-    if (
-        not rounded
-        and behind is not None
-        and nodes.is_cast(behind)
-        and nodes.value(behind).dtype == x.dtype
-    ):
-        times = behind
-    return times, weight, offset, rounded and x.dtype in HALF
-
-
-def _by_formula(node: fx.Node) -> Found | None:
-    """Of the node of a reciprocal square root."""
-    inside = node.args[0]
-    if nodes.name(inside) != "add" or len(inside.args) != 2:  # type: ignore[union-attr]
-        return None
-    variance, eps = inside.args  # type: ignore[union-attr]
-    if isinstance(variance, float):
-        variance, eps = eps, variance
-    wide, product = _mean_square(variance), nodes.only_user(node)
-    if (
-        wide is None
-        or not isinstance(eps, float)
-        or product is None
-        or nodes.name(product) != "mul"
-    ):
-        return None
-    x = nodes.source(wide)
-    if nodes.other(product, node) not in (wide, x) or not isinstance(nodes.value(x), Tensor):
-        return None
-    value = nodes.value(x)
-    if value.dtype in HALF and nodes.value(wide).dtype != torch.float32:
-        return None  # its squares are rounded
-    found = _weighed(product, value)
-    if found is None:
-        return None
-    result, weight, offset, rounds = found
-    if rounds and (weight is None or nodes.value(weight).dtype != value.dtype or offset):
-        return None
-    made = call.make_call(
-        *([value.dim() - 1],) * 2,
-        eps=eps,
-        rms=True,
-        weight_offset=offset,
-        round_xhat=rounds,
-        dtype=nodes.value(result).dtype,
-    )
-    return Found(result, Tensors(x, weight=weight), made)
 
 
 # ---- torch's functions ---------------------------------------------------------------------------
@@ -199,11 +105,11 @@ def _norms(graph: fx.Graph) -> Iterator[Found]:
     """Without what stands behind them."""
     for node in graph.nodes:
         name, found = nodes.name(node), None
-        if name == "rsqrt":
-            found = _by_formula(node)
+        if name in by_formula.ROOTS:
+            found = by_formula.found_at(node)
         elif name == "rms_norm":
             found = _torchs_rms(node)
-        elif name in ("layer_norm", "group_norm"):
+        elif name in _WHOLE:
             found = _torchs(node, name == "group_norm")
         if found is not None and _runs(found):
             yield found
@@ -238,6 +144,11 @@ def _is_worth(found: Found) -> bool:
     return any(chosen.planish for chosen in _choices(found).values())
 
 
+def _is_last(found: Found) -> bool:
+    """Whether the norm is taken apart before planish sees it again."""
+    return nodes.name(found.node) not in _WHOLE
+
+
 def _is_autocast(graph: fx.Graph) -> bool:
     """Whether dtypes are not what the nodes say."""
     if any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda")):
@@ -247,13 +158,13 @@ def _is_autocast(graph: fx.Graph) -> bool:
 
 def _taken(found: Found, mode: str) -> Found | None:
     """The norm, with what stands behind it where that is faster, if it is to be planish's."""
-    is_rms = bool(found.call.options & call.RMS)
-    if mode == choice.ALWAYS:  # torch's other norms are still whole later
-        return found if is_rms else None
+    is_last = _is_last(found)
+    if mode == choice.ALWAYS:
+        return found if is_last else None
     staged = behind.with_stages(found)
     if staged is not found and _is_worth(staged):
         return staged
-    return found if is_rms and _is_worth(found) else None
+    return found if is_last and _is_worth(found) else None
 
 
 def _left(found: Found, why: str | None) -> Left:
@@ -275,7 +186,7 @@ def rewrite(module: fx.GraphModule, mode: str) -> list[Left]:
         found = None if why else _taken(one, mode)
         if found is not None:
             taken.append(found)
-        elif one.call.options & call.RMS:
+        elif _is_last(one):
             left.append(_left(one, why))
     replaced: dict[fx.Node, fx.Node] = {}
     for found in taken:
