@@ -80,19 +80,19 @@ def test_an_inference_that_is_left_has_a_backward(rows: Any) -> None:  # noqa: F
     assert [e.direction for e in planish.compile.report()[before:]] == ["forward"]
 
 
-def test_autocast_is_not_said(rows: Any) -> None:  # noqa: F811
+@pytest.mark.parametrize("mode", [choice.FASTER, choice.ALWAYS])
+def test_a_norm_of_16_bits_is_not_said(mode: str, rows: Any) -> None:  # noqa: F811
     rows(forward=9.0, backward=9.0)
     before = len(planish.compile.report())
 
     def norm(x: Tensor) -> Tensor:
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
 
-    run, _ = compiled(norm, choice.FASTER)
-    with torch.autocast("cpu", torch.bfloat16):
-        run(torch.randn(6, 16).requires_grad_())
+    run, _ = compiled(norm, mode)
+    run(torch.randn(6, 16).bfloat16().requires_grad_())
     found = planish.compile.report()[before:]
     assert [e.chosen for e in found] == ["inductor"] * 2
-    assert all("autocast" in e.why for e in found)
+    assert all("computed in torch.bfloat16" in e.why for e in found)
 
 
 def test_a_norm_without_an_operator_is_not_said() -> None:

@@ -3,18 +3,21 @@ that is another function."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch.nn.functional as F
 from compile_support import compiled, results_of, rows, uncached  # noqa: F401 (fixtures)
 from test_compile_joins import close
 
 import planish
 import planish.compile
 import torch
-from planish.compile import choice
-from torch import Tensor
+from planish.compile import behind, choice, written
+from planish.operators import call
+from torch import Tensor, fx
 
 FORWARD, BACKWARD = "planish::graph_forward", "planish::graph_backward"
 Written = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -206,3 +209,81 @@ def test_the_report_lacks_a_written_norm(name: str, speedup: float, rows: Any) -
     assert [e.direction for e in found] == ["forward", "backward"]
     assert (names[FORWARD] == 1) == (found[0].chosen == "planish"), found
     assert speedup > 1 or not names[FORWARD]
+
+
+# ---- Autocast ------------------------------------------------------------------------------------
+
+
+def torchs(h: Tensor, x: Tensor, w: Tensor) -> Tensor:
+    return F.rms_norm(h, (16,), w, 1e-6)
+
+
+def torchs_of_f32(h: Tensor, x: Tensor, w: Tensor) -> Tensor:
+    return F.rms_norm(x, (16,), w, 1e-6)
+
+
+def llama(h: Tensor, x: Tensor, w: Tensor) -> Tensor:
+    h_ = h.float()
+    h_ = h_ * torch.rsqrt(h_.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return w * h_.to(h.dtype)
+
+
+def gemma(h: Tensor, x: Tensor, w: Tensor) -> Tensor:
+    h_ = h.float()
+    h_ = h_ * torch.rsqrt(h_.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return (h_ * (1 + w.float())).to(h.dtype)
+
+
+def layer(h: Tensor, x: Tensor, w: Tensor) -> Tensor:
+    return by_var_mean(h.float(), w, w)
+
+
+def in_bf16(h: Tensor, x: Tensor, w: Tensor) -> Tensor:
+    return rms_quotient(h, w, w)
+
+
+AUTOCAST = {"torch's": torchs, "torch's, f32": torchs_of_f32, "llama": llama, "gemma": gemma}
+AUTOCAST |= {"layer": layer, "bf16": in_bf16}
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("name", AUTOCAST)
+def test_autocast_changes_a_dtype_or_leaves_a_norm(name: str, inside: bool) -> None:
+    """Around the model, and within it: its operators are none that autocast casts but where they
+    compute in 16 bits, as the products do whose result is normed."""
+
+    def norm(x: Tensor, w: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+        y = AUTOCAST[name](x @ p, x, w)
+        return y, y @ p
+
+    def model(x: Tensor, w: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.autocast("cpu", torch.bfloat16, enabled=True):
+            return norm(x, w, p)
+
+    torch.manual_seed(0)
+    inputs = torch.randn(6, 16), torch.randn(16), torch.randn(16, 16)
+    run, graphs = compiled(model if inside else norm)
+    with contextlib.nullcontext() if inside else torch.autocast("cpu", torch.bfloat16):
+        found = results_of(run, model, *inputs)
+        wanted = results_of(model, model, *inputs)
+    assert [one.dtype for one in found] == [one.dtype for one in wanted]
+    close(found, wanted, 2e-2)
+    names = graphs.counted()
+    count = 0 if name == "bf16" else 1
+    assert (names[FORWARD], names[BACKWARD]) == (count, count), names
+
+
+@pytest.mark.parametrize("function", [F.layer_norm, F.group_norm])
+def test_autocast_of_a_gpu_rounds_a_result(function: Any) -> None:
+    """There torch's norms of 16 bits have results of f32, and what stands behind reads these."""
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    norm = graph.call_function(function, (x, (8,) if function is F.layer_norm else 2))
+    silu = graph.call_function(F.silu, (norm,))
+    x.meta["example_value"] = torch.empty(2, 4, 8, dtype=torch.bfloat16)
+    for node in (norm, silu):
+        node.meta["example_value"] = torch.empty(2, 4, 8)
+    (found,) = written._norms(graph)
+    staged = behind.with_stages(found)
+    assert staged.node is silu
+    assert call.dtype_in(staged.call.options) == torch.float32

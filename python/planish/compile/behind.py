@@ -30,6 +30,8 @@ class Found(NamedTuple):
     call: Call
     #: What scale is seen through, the innermost view first.
     views: tuple[fx.Node, ...] = ()
+    #: Why it stays as it is written, whatever was asked for.
+    why: str | None = None
 
     @property
     def staged(self) -> bool:

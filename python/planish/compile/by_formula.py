@@ -167,22 +167,20 @@ class _Behind:
     xhat is rounded before them."""
 
     def __init__(self, quotient: fx.Node, x: Tensor, axis: int, weight: fx.Node | None) -> None:
-        self.result: fx.Node | None = quotient
+        self.result = quotient
         self.weight, self.bias, self.offset = weight, None, 0
         self.rounds = False
         self._x, self._axis = x, axis
 
     def read(self, rms: bool) -> None:
-        assert self.result is not None
         at, x = self.result, self._x
         cast = _cast_back(at, x) if self.weight is None else None
         at = cast or at
         rounded = cast is not None and x.dtype in _HALVES
-        self.result = at if _dtype(at) == x.dtype else None
-        if rounded and not rms:
-            return  # weight and bias are of what was rounded
+        self.result = at
         times = at if self.weight is not None else self._times(at)
-        if times is None:
+        if times is None or (rounded and not (rms and self._weighs_rounded(x))):
+            self.weight, self.offset = None, 0
             return
         self.result, self.rounds = times, rounded
         plus = nodes.only_user(times)
@@ -190,8 +188,12 @@ class _Behind:
             bias = _parameter(nodes.other(plus, times), x, self._axis)
             if bias is not None:
                 self.bias, self.result = bias, plus  # type: ignore[assignment]
-        if cast is None:
+        if cast is None and _dtype(self.result) != x.dtype:
             self.result = _cast_back(self.result, x) or self.result
+
+    def _weighs_rounded(self, x: Tensor) -> bool:
+        """Whether planish's norm has such a weight of what was rounded."""
+        return self.weight is not None and not self.offset and _dtype(self.weight) == x.dtype
 
     def _times(self, at: fx.Node) -> fx.Node | None:
         times = nodes.only_user(at)
@@ -237,17 +239,11 @@ def found_at(root: fx.Node) -> Found | None:
     value = nodes.value(x)
     if not isinstance(value, Tensor) or _is_written(x) or _is_written(wide):
         return None
-    if _dtype(wide) != (torch.float32 if value.dtype in _HALVES else value.dtype):
-        return None  # its squares are rounded
     numerator, weight = _weighed(quotient[1], value, axis)
     if numerator not in (wide, x) if rms else _centred(numerator) != reduced:
         return None
     read = _Behind(quotient[0], value, axis, weight)
     read.read(rms)
-    if read.result is None:
-        return None
-    if read.rounds and (read.offset or _dtype(read.weight) != value.dtype):  # type: ignore[arg-type]
-        return None
     made = call.make_call(
         *([axis],) * 2,
         eps=inside[1],
@@ -256,4 +252,7 @@ def found_at(root: fx.Node) -> Found | None:
         round_xhat=read.rounds,
         dtype=_dtype(read.result),
     )
-    return Found(read.result, Tensors(x, weight=read.weight, bias=read.bias), made)  # type: ignore[arg-type]
+    computed = torch.float32 if value.dtype in _HALVES else value.dtype
+    why = None if _dtype(wide) == computed else f"it is computed in {_dtype(wide)}"
+    tensors = Tensors(x, weight=read.weight, bias=read.bias)  # type: ignore[arg-type]
+    return Found(read.result, tensors, made, why=why)

@@ -66,14 +66,15 @@ def _torchs(node: fx.Node, groups: bool) -> Found | None:
     given = [nodes.value(parameter) for parameter in (weight, bias) if parameter is not None]
     if any(tensor.dtype != value.dtype for tensor in given):
         return None
-    last = value.dim() - 1
+    last, result = value.dim() - 1, nodes.value(node)
     made = call.make_call(
         range(2, value.dim() + 1) if groups else [last],
         (1, 2) if groups else [last],
         split=sizes if groups else 0,
         eps=eps,
         rms=False,
-        dense=nodes.value(node).is_contiguous(),
+        dense=result.is_contiguous(),
+        dtype=None if result.dtype == value.dtype else result.dtype,  # a GPU's autocast has f32
     )
     return Found(node, Tensors(x, weight=weight, bias=bias), made)  # type: ignore[arg-type]
 
@@ -149,13 +150,6 @@ def _is_last(found: Found) -> bool:
     return nodes.name(found.node) not in _WHOLE
 
 
-def _is_autocast(graph: fx.Graph) -> bool:
-    """Whether dtypes are not what the nodes say."""
-    if any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda")):
-        return True
-    return any("autocast" in nodes.name(node) for node in graph.nodes)
-
-
 def _taken(found: Found, mode: str) -> Found | None:
     """The norm, with what stands behind it where that is faster, if it is to be planish's."""
     is_last = _is_last(found)
@@ -176,18 +170,14 @@ def _left(found: Found, why: str | None) -> Left:
 def rewrite(module: fx.GraphModule, mode: str) -> list[Left]:
     """Puts norm_forward in the place of the norms of a graph that is not differentiated yet. What
     is left, of those that are taken apart before planish sees them again."""
-    graph, why = module.graph, None
-    if mode == choice.NEVER:
-        why = choice.UNASKED
-    elif _is_autocast(graph):
-        why = "autocast changes the dtypes of a norm that is written out"
+    graph, why = module.graph, choice.UNASKED if mode == choice.NEVER else None
     left, taken = list(_others(graph)), []
     for one in list(_norms(graph)):
-        found = None if why else _taken(one, mode)
+        found = None if why or one.why else _taken(one, mode)
         if found is not None:
             taken.append(found)
         elif _is_last(one):
-            left.append(_left(one, why))
+            left.append(_left(one, why or one.why))
     replaced: dict[fx.Node, fx.Node] = {}
     for found in taken:
         tensors = Tensors(*(replaced.get(t, t) for t in found.tensors))
