@@ -211,6 +211,48 @@ def test_the_report_lacks_a_written_norm(name: str, speedup: float, rows: Any) -
     assert speedup > 1 or not names[FORWARD]
 
 
+# ---- Casts around torch's norms ------------------------------------------------------------------
+
+
+def cast_layer(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """As diffusers' FP32LayerNorm."""
+    return F.layer_norm(x.float(), (16,), w.float(), b.float(), 1e-6).to(x.dtype)
+
+
+CAST: dict[str, Written] = {
+    "layer": cast_layer,
+    "no weights": lambda x, w, b: F.layer_norm(x.float(), (16,)).type_as(x),
+    "rms": lambda x, w, b: F.rms_norm(x.float(), (16,), w.float(), 1e-6).to(x.dtype),
+    "groups": lambda x, w, b: F.group_norm(x.float(), 3).to(x.dtype),
+    "modulated": lambda x, w, b: (F.layer_norm(x.float(), (16,)) * (1 + w) + b).type_as(x),
+    "modulated behind": lambda x, w, b: cast_layer(x, w, b) * (1 + w) + b,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", CAST)
+def test_a_cast_is_a_pass_of_its_own(name: str, dtype: torch.dtype, rows: Any) -> None:  # noqa: F811
+    rows(forward=9.0, backward=9.0)
+    names = _compare(CAST[name], dtype, choice.FASTER)
+    assert (names[FORWARD], names[BACKWARD]) == (1, 1), names
+    assert not names["prims::convert_element_type"], names
+    assert "modulated" not in name or not names["aten::mul"], names
+
+
+UNCAST: dict[str, Written] = {
+    "the cast is read": lambda x, w, b: (h := F.layer_norm(x.float(), (16,))).to(x.dtype) + h,
+    "another dtype": lambda x, w, b: F.layer_norm(x.float(), (16,)).to(torch.float64),
+    "the other 16 bits": lambda x, w, b: F.layer_norm(x.float(), (16,)).to(torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("name", UNCAST)
+def test_another_cast_is_taken_out(name: str, rows: Any) -> None:  # noqa: F811
+    rows(forward=9.0, backward=9.0)
+    names = _compare(UNCAST[name], torch.float16, choice.FASTER)
+    assert names["prims::convert_element_type"], names
+
+
 # ---- Autocast ------------------------------------------------------------------------------------
 
 

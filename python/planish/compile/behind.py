@@ -14,7 +14,9 @@ from planish.operators.arguments import DTYPES
 from planish.operators.call import Call
 from torch import Tensor, fx
 
-__all__ = ["Found", "is_view", "put", "with_stages"]
+__all__ = ["HALVES", "Found", "cast_back", "is_view", "put", "with_stages", "without_casts"]
+
+HALVES = (torch.float16, torch.bfloat16)
 
 _ACTIVATIONS = ("silu", "relu", "gelu")
 #: What gives a modulation its rank, beside indexing with None.
@@ -170,6 +172,39 @@ def _gated(found: Found) -> Found:
     options = found.call.options & ~call.DTYPE | call.dtype_bits(nodes.value(at).dtype)
     made = found.call._replace(options=options)
     return found._replace(node=at, tensors=found.tensors._replace(gate=gate), call=made)
+
+
+# ---- Casts ---------------------------------------------------------------------------------------
+
+
+def cast_back(node: fx.Node, x: Tensor) -> fx.Node | None:
+    """Who alone reads a node, if it casts it to x's dtype."""
+    cast = nodes.only_user(node)
+    fits = cast is not None and nodes.is_cast(cast) and nodes.value(cast).dtype == x.dtype
+    return cast if fits else None
+
+
+def _narrow(node: Any) -> Any:
+    """What was cast from 16 bits to f32; the node itself if it is no such cast."""
+    if not nodes.is_cast(node) or nodes.value(node).dtype != torch.float32:
+        return node
+    return node.args[0] if nodes.value(node.args[0]).dtype in HALVES else node
+
+
+def without_casts(found: Found) -> Found:
+    """The norm of f32 of what is cast to that, and whose result is cast back, as the norm of what
+    was cast: planish computes in f32. The same where it is no such norm."""
+    x = _narrow(found.tensors.x)
+    if x is found.tensors.x:
+        return found
+    result = cast_back(found.node, nodes.value(x))
+    if result is None:
+        return found
+    tensors = found.tensors._replace(
+        x=x, weight=_narrow(found.tensors.weight), bias=_narrow(found.tensors.bias)
+    )
+    options = found.call.options & ~call.DTYPE | call.dtype_bits(nodes.value(result).dtype)
+    return found._replace(node=result, tensors=tensors, call=found.call._replace(options=options))
 
 
 # ---- The graph -----------------------------------------------------------------------------------

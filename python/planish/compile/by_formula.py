@@ -7,14 +7,13 @@ from typing import Any
 
 import torch
 from planish.compile import nodes
-from planish.compile.behind import Found, is_view
+from planish.compile.behind import HALVES, Found, cast_back, is_view
 from planish.operators import call
 from planish.operators.call import Tensors
 from torch import Tensor, fx
 
 __all__ = ["ROOTS", "found_at"]
 
-_HALVES = (torch.float16, torch.bfloat16)
 #: What a norm has in its denominator, or multiplies by.
 ROOTS = ("rsqrt", "sqrt", "pow")
 _IN_PLACE = ("iadd", "isub", "imul", "itruediv", "setitem")
@@ -152,12 +151,6 @@ def _factor(node: Any, x: Tensor, axis: int) -> tuple[fx.Node, int] | None:
     return None if weight is None else (weight, 0)
 
 
-def _cast_back(node: fx.Node, x: Tensor) -> fx.Node | None:
-    """Who alone reads a node, if it casts it to x's dtype."""
-    cast = nodes.only_user(node)
-    return cast if cast is not None and nodes.is_cast(cast) and _dtype(cast) == x.dtype else None
-
-
 def _dtype(node: fx.Node) -> torch.dtype | None:
     return getattr(nodes.value(node), "dtype", None)
 
@@ -174,9 +167,9 @@ class _Behind:
 
     def read(self, rms: bool) -> None:
         at, x = self.result, self._x
-        cast = _cast_back(at, x) if self.weight is None else None
+        cast = cast_back(at, x) if self.weight is None else None
         at = cast or at
-        rounded = cast is not None and x.dtype in _HALVES
+        rounded = cast is not None and x.dtype in HALVES
         self.result = at
         times = at if self.weight is not None else self._times(at)
         if times is None or (rounded and not (rms and self._weighs_rounded(x))):
@@ -189,7 +182,7 @@ class _Behind:
             if bias is not None:
                 self.bias, self.result = bias, plus  # type: ignore[assignment]
         if cast is None and _dtype(self.result) != x.dtype:
-            self.result = _cast_back(self.result, x) or self.result
+            self.result = cast_back(self.result, x) or self.result
 
     def _weighs_rounded(self, x: Tensor) -> bool:
         """Whether planish's norm has such a weight of what was rounded."""
@@ -252,7 +245,7 @@ def found_at(root: fx.Node) -> Found | None:
         round_xhat=read.rounds,
         dtype=_dtype(read.result),
     )
-    computed = torch.float32 if value.dtype in _HALVES else value.dtype
+    computed = torch.float32 if value.dtype in HALVES else value.dtype
     why = None if _dtype(wide) == computed else f"it is computed in {_dtype(wide)}"
     tensors = Tensors(x, weight=read.weight, bias=read.bias)  # type: ignore[arg-type]
     return Found(read.result, tensors, made, why=why)

@@ -150,12 +150,19 @@ def _is_last(found: Found) -> bool:
     return nodes.name(found.node) not in _WHOLE
 
 
+def _whole(found: Found) -> Found:
+    """The norm with what stands behind it, and without casts around it."""
+    staged = behind.with_stages(found)
+    bare = behind.without_casts(staged)
+    return behind.with_stages(bare) if staged is found is not bare else bare
+
+
 def _taken(found: Found, mode: str) -> Found | None:
     """The norm, with what stands behind it where that is faster, if it is to be planish's."""
     is_last = _is_last(found)
     if mode == choice.ALWAYS:
         return found if is_last else None
-    staged = behind.with_stages(found)
+    staged = _whole(found)
     if staged is not found and _is_worth(staged):
         return staged
     return found if is_last and _is_worth(found) else None
