@@ -10,13 +10,11 @@ from typing import Any, NamedTuple
 import torch
 from planish.compile import nodes
 from planish.operators import call
-from planish.operators.arguments import DTYPES
+from planish.operators.arguments import DTYPES, HALF
 from planish.operators.call import Call
 from torch import Tensor, fx
 
-__all__ = ["HALVES", "Found", "cast_back", "is_view", "put", "with_stages", "without_casts"]
-
-HALVES = (torch.float16, torch.bfloat16)
+__all__ = ["Found", "cast_back", "is_view", "put", "with_stages", "without_casts"]
 
 _ACTIVATIONS = ("silu", "relu", "gelu")
 #: What gives a modulation its rank, beside indexing with None.
@@ -188,7 +186,7 @@ def _narrow(node: Any) -> Any:
     """What was cast from 16 bits to f32; the node itself if it is no such cast."""
     if not nodes.is_cast(node) or nodes.value(node).dtype != torch.float32:
         return node
-    return node.args[0] if nodes.value(node.args[0]).dtype in HALVES else node
+    return node.args[0] if nodes.value(node.args[0]).dtype in HALF else node
 
 
 def without_casts(found: Found) -> Found:

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 from planish.compile import nodes
-from planish.compile.behind import HALVES, Found, cast_back, is_view
+from planish.compile.behind import Found, cast_back, is_view
 from planish.operators import call
+from planish.operators.arguments import HALF
 from planish.operators.call import Tensors
 from torch import Tensor, fx
 
@@ -169,7 +170,7 @@ class _Behind:
         at, x = self.result, self._x
         cast = cast_back(at, x) if self.weight is None else None
         at = cast or at
-        rounded = cast is not None and x.dtype in HALVES
+        rounded = cast is not None and x.dtype in HALF
         self.result = at
         times = at if self.weight is not None else self._times(at)
         if times is None or (rounded and not (rms and self._weighs_rounded(x))):
@@ -245,7 +246,7 @@ def found_at(root: fx.Node) -> Found | None:
         round_xhat=read.rounds,
         dtype=_dtype(read.result),
     )
-    computed = torch.float32 if value.dtype in HALVES else value.dtype
+    computed = torch.float32 if value.dtype in HALF else value.dtype
     why = None if _dtype(wide) == computed else f"it is computed in {_dtype(wide)}"
     tensors = Tensors(x, weight=read.weight, bias=read.bias)  # type: ignore[arg-type]
     return Found(read.result, tensors, made, why=why)

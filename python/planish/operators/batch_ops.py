@@ -147,7 +147,7 @@ def bare_backward(
     """(dx, dweight, dbias) of a norm with nothing behind it, each where wanted, through the
     dispatcher."""
     dx, dweight, dbias = wanted
-    options = _wanting(options_of(0, running), (dx, False, dweight, dbias))
+    options = options_of(0, running) | _WANTED[dx, False, dweight, dbias]
     tensors = dy, x, spread, mean, None, None, None, None, weight, None
     dx, _, dweight, dbias = BACKWARD(*tensors, axes_of(x.dim()), options, eps)
     return dx, dweight, dbias
