@@ -236,7 +236,8 @@ planish.disable()
 wanted = torch.nn.functional.rms_norm(x.full_tensor(), (8,), None, 1e-6)
 torch.testing.assert_close(y.full_tensor(), wanted)
 calls = planish.stats()
-assert sum(one["planish"] for one in calls.values()) == 2, calls
+ran = [one["planish"] for name, one in calls.items() if "in compiled graphs" not in name]
+assert sum(ran) == 2, calls
 """
 
 
