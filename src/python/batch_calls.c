@@ -13,11 +13,10 @@
 typedef enum { WEIGHT, BIAS, RUNNING_MEAN, RUNNING_VAR, VECTORS } vector;
 
 /* The arguments, in the order of Python's. */
-enum { AT_OWN, AT_X, AT_VECTORS, AT_TRAINING = AT_VECTORS + VECTORS, AT_MOMENTUM, AT_EPS, ALL };
+enum { AT_X, AT_VECTORS, AT_TRAINING = AT_VECTORS + VECTORS, AT_MOMENTUM, AT_EPS, ALL };
 
 typedef struct {
     batch_arguments a;
-    bool own;
     DLTensor x;
     int32_t dtype, vectors_dtype; /* the latter -1: there are none */
     returned_tensors made;
@@ -80,9 +79,7 @@ static bool take(batch_call *c, object *const *arguments) {
     if (type != known[TYPE_TENSOR] || !tensor_of(x, &c->a.input) || !tensor_is_on_cpu(c->a.input) ||
         !is_quiet())
         return false;
-    const bool enabled = group_is_active(PLANISH_TORCH_BATCH_NORM);
-    c->own = !enabled || arguments[AT_OWN] == known[OBJECT_TRUE];
-    if (c->own && !(atomic_load(&staying_groups) & PLANISH_TORCH_BATCH_NORM))
+    if (!(atomic_load(&staying_groups) & PLANISH_TORCH_BATCH_NORM))
         return false;
     return view_description(c->a.input, &c->x) && c->x.ndim >= 2 && c->x.ndim <= PLANISH_MAX_NDIM &&
            torch.get_dtype(c->a.input, &c->dtype) == 0 && is_of_kernels(c->dtype) &&
@@ -93,7 +90,7 @@ static void run_kernel(int64_t begin, int64_t end, void *context) {
     batch_call *c = context;
     (void)begin, (void)end;
     own_call_begin_unrecorded();
-    c->made = batch_norm_at_once(c->own, &c->a);
+    c->made = batch_norm_at_once(true, &c->a);
 }
 
 /* The kernel that torch would call; NULL where another way has to be gone. */
@@ -113,7 +110,7 @@ static object *call_kernel(batch_call *c) {
  * more: what another library's kernel made of such a call is nobody's. */
 static object *call_torchs(const batch_call *c, object *const *arguments) {
     object *const *vectors = arguments + AT_VECTORS;
-    const bool beside = c->own && c->a.training;
+    const bool beside = c->a.training;
     object *const none = known[OBJECT_NONE];
     object *given[] = {arguments[AT_X],
                        vectors[WEIGHT],
@@ -126,8 +123,7 @@ static object *call_torchs(const batch_call *c, object *const *arguments) {
     running_pair running = {NULL, NULL};
     if (beside)
         running = (running_pair){c->a.running_mean, c->a.running_var};
-    if (c->own)
-        own_call_begin(running);
+    own_call_begin(running);
     object *all =
         python.call(known[CALL_NATIVE_BATCH_NORM], given, sizeof given / sizeof *given, NULL);
     const bool passed = own_call_take_running(&running);
@@ -142,9 +138,8 @@ static object *call_torchs(const batch_call *c, object *const *arguments) {
 }
 
 /*
- * (own, x, weight, bias, running_mean, running_var, training, momentum, eps): the batch norm, or
- * None: the call has to go the long way. Without `own` it is planish's own only while planish is
- * not enabled, and torch's else.
+ * (x, weight, bias, running_mean, running_var, training, momentum, eps): the batch norm, or None:
+ * the call has to go the long way.
  */
 object *python_batch_norm(object *self, object *const *arguments, ptrdiff_t count) {
     (void)self;

@@ -42,6 +42,10 @@ def channels(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return normalized(x, [1]) * w.view(IMAGE) + b.view(IMAGE)
 
 
+def batch(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return normalized(x, [0, 2, 3]) * w.view(IMAGE) + b.view(IMAGE)
+
+
 def of(module: nn.Module) -> Norm:
     """The module as a function of its parameters, which are the tensors that are given."""
 
@@ -58,6 +62,8 @@ CASES: dict[str, tuple[Norm, Norm, tuple[int, ...]]] = {
     "layer_norm": (lambda x, w, b: planish.layer_norm(x, -1, w, b, EPS), layer, ROWS),
     "rms_norm": (lambda x, w, b: planish.rms_norm(x, -1, w, eps=EPS), rms, ROWS),
     "group_norm": (lambda x, w, b: planish.group_norm(x, 2, w, b, EPS), group, IMAGES),
+    "batch_norm": (lambda x, w, b: planish.batch_norm(x, None, None, w, b, True), batch, IMAGES),
+    "BatchNorm2d": (of(planish.BatchNorm2d(4, track_running_stats=False)), batch, IMAGES),
     "LayerNorm": (of(planish.LayerNorm(4)), layer, ROWS),
     "RMSNorm": (of(planish.RMSNorm(4, EPS)), rms, ROWS),
     "GroupNorm": (of(planish.GroupNorm(2, 4)), group, IMAGES),

@@ -89,7 +89,7 @@ def batch_norm(
     """
     if activation is None and addend is None and type(momentum) is type(eps) is float:
         numbers = training, momentum, eps
-        y = torch_calls.batch_norm(True, input, weight, bias, running_mean, running_var, *numbers)
+        y = torch_calls.batch_norm(input, weight, bias, running_mean, running_var, *numbers)
         if y is not None:
             return y
     given = input, running_mean, running_var, weight, bias, training, momentum, eps

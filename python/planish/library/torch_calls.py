@@ -148,15 +148,14 @@ def short(op: int, x: Any, size: Any, weight: Any, bias: Any, eps: Any) -> Tenso
     return y
 
 
-def batch_norm(own: bool, x: Any, *arguments: Any) -> Tensor | None:
+def batch_norm(x: Any, *arguments: Any) -> Tensor | None:
     """A batch norm on the CPU of (weight, bias, running_mean, running_var, training, momentum,
-    eps) by torch's operator, where that is planish and refuses nothing; None otherwise: the call
-    goes the long way. Without ``own`` it is torch's own while planish is enabled, as a module's
-    is."""
+    eps) by torch's operator, as planish's own call of it; None where torch would refuse something,
+    or planish is not under it: the call goes the long way."""
     if is_compiling():
         return None
     run = quick.batch_norm
-    y: Tensor | None = run(own, x, *arguments)
+    y: Tensor | None = run(x, *arguments)
     if y is None and _begins(quick.BATCH_NORM, x):
-        y = run(own, x, *arguments)
+        y = run(x, *arguments)
     return y

@@ -188,7 +188,7 @@ class _BatchNorm:
         given = input, mean, var, weight, bias, by_batch, momentum, eps
         if activation is None and addend is None:
             numbers = by_batch, momentum, eps
-            y = torch_calls.batch_norm(False, input, weight, bias, mean, var, *numbers)
+            y = torch_calls.batch_norm(input, weight, bias, mean, var, *numbers)
             if y is not None:
                 return y
             if runs_torchs(quick.BATCH_NORM, input, weight, bias):

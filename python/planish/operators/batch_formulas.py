@@ -11,7 +11,9 @@ from typing import NamedTuple
 import torch.nn.functional as F
 
 import torch
+from planish.library.seen import is_transformed
 from planish.operators import call, composite
+from planish.operators.arguments import DTYPES
 from planish.operators.call import ACTIVATIONS
 from torch import Tensor
 
@@ -68,8 +70,15 @@ def batch_norm(
     activation: str | None,
     addend: Tensor | None,
 ) -> Tensor:
-    """torch's, its errors included, with what follows it."""
+    """torch's, its errors included, with what follows it. Under transforms y is made by the
+    formula: torch differentiates its backward with mean and rstd as constants, so its third
+    derivatives are wrong."""
     y = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+    if training and x.dtype in DTYPES and is_transformed():
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        z = _by_batch(x.to(dtype), eps)
+        z = z if weight is None else z * along(weight, x, dtype)
+        y = (z if bias is None else z + along(bias, x, dtype)).to(y.dtype)
     if addend is not None:
         y = y + addend.to(y.dtype)
     return composite.activate(y, activation)
@@ -134,6 +143,11 @@ def _norm(given: Given, numbers: Numbers, wide: Tensor) -> Tensor:
     if numbers.running:
         mean, var = along(given.mean, wide, wide.dtype), along(given.spread, wide, wide.dtype)
         return (wide - mean) * (var + numbers.eps).rsqrt()
+    return _by_batch(wide, numbers.eps)
+
+
+def _by_batch(wide: Tensor, eps: float) -> Tensor:
+    """xhat by the statistics of all axes but the channels'."""
     reduce = [axis for axis in range(wide.dim()) if axis != 1]
     centred = wide - wide.mean(reduce, keepdim=True)
-    return centred * (centred.square().mean(reduce, keepdim=True) + numbers.eps).rsqrt()
+    return centred * (centred.square().mean(reduce, keepdim=True) + eps).rsqrt()
