@@ -9,6 +9,7 @@ import pytest
 from compile_support import compiled, results_of, rows, uncached  # noqa: F401 (fixtures)
 from torch._inductor import choices
 
+import planish
 import torch
 from planish.compile import choice, neighbours, reading
 from torch import Tensor, fx, nn
@@ -219,3 +220,32 @@ def test_another_layout_is_by_channel(lies: str) -> None:
         "two axes": image[0].flatten(1).T,
     }
     assert reading.is_by_channel(seen[lies]) == (lies in ("whole", "part"))
+
+
+@pytest.mark.parametrize(
+    ("last", "speedups", "taken"),
+    [
+        (False, {"forward": 1.5, "backward": 2.0}, (0, 0)),
+        (False, {"forward": 1.6, "backward": 2.1}, (1, 1)),
+        (True, {"forward": 1.1, "backward": 1.1}, (1, 1)),
+    ],
+)
+def test_rows_of_channels_were_measured_of_one_layout(
+    last: bool,
+    speedups: dict[str, float],
+    taken: tuple[int, int],
+    rows: Any,  # noqa: F811
+) -> None:
+    """Inductor's way had a copy there, and results with their channels last; an image that has
+    these is rows."""
+    rows(**speedups)
+
+    def model(x: Tensor) -> Tensor:
+        return planish.layer_norm(x, dims=1)
+
+    x = torch.randn(2, 8, 12, 12)
+    x = x.to(memory_format=LAST) if last else x
+    run, graphs = compiled(model, choice.FASTER)
+    for one, other in zip(results_of(run, model, x), results_of(model, model, x), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    assert _taken(graphs) == taken

@@ -246,7 +246,6 @@ def found_at(root: fx.Node) -> Found | None:
         round_xhat=read.rounds,
         dtype=_dtype(read.result),
     )
-    computed = torch.float32 if value.dtype in HALF else value.dtype
-    why = None if _dtype(wide) == computed else f"it is computed in {_dtype(wide)}"
+    why = f"it is computed in {_dtype(wide)}" if _dtype(wide) in HALF else None
     tensors = Tensors(x, weight=read.weight, bias=read.bias)  # type: ignore[arg-type]
     return Found(read.result, tensors, made, why=why)

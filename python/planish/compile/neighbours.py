@@ -230,13 +230,17 @@ def _passes_before(norm: Norm, node: fx.Node | None) -> tuple[int, int]:
 
 
 def _passes_of_layout(norm: Norm) -> int:
-    """Over memory for the backward of an image by channel that is seen with its channels last. Two
-    are a copy that inductor's way had in what the rows were measured of. A gradient that lies
-    otherwise is copied, and an image that inductor makes might not lie so."""
-    if not norm.is_backward or not _is_of_channels(norm):
+    """Over memory for a norm over channels, of which inductor's way had more in what the rows were
+    measured of: a copy of the gradient, and results with their channels last. Of an image that is
+    seen so a gradient that lies otherwise is copied, and an image that inductor makes might not
+    lie so."""
+    if _is_of_channels(norm):
+        x = _producer(norm.tensors[int(norm.is_backward)])
+        made = x is not None and _is_pointwise(x)
+        return 2 + 2 * _lies_otherwise(norm) + 2 * made if norm.is_backward else 0
+    if norm.call.split or call.axes_of(norm.call.axes, 0) != [1] or norm.x.dim() < 3:
         return 0
-    x = _producer(norm.tensors[1])
-    return 2 + 2 * _lies_otherwise(norm) + 2 * (x is not None and _is_pointwise(x))
+    return 0 if reading.is_by_pixel(norm.x) else 3 if norm.is_backward else 1
 
 
 def of_one_input(norms: Sequence[fx.Node]) -> dict[fx.Node, tuple[fx.Node, ...]]:

@@ -149,7 +149,7 @@ def _layout(kind: str, x: Tensor, reduce: list[int], split: int, staged: bool) -
             return None
         return f"{kind} channels{behind}"
     if reduce == [1] and not split and ndim > 2:
-        return f"{kind} channels{behind}"
+        return f"{kind} {'rows' if is_by_pixel(x) else 'channels'}{behind}"
     if reduce == list(range(2, ndim)) and split > 0:
         return f"{kind} groups {'nhwc' if is_by_pixel(x) else 'nchw'}{behind}"
     return None
