@@ -16,16 +16,18 @@ _RMS, _FORWARD = 1, 0
 _known: dict[int, str] = {}
 
 
-def _ask(gpu: int) -> str:
-    """Of a norm of one number: what a GPU lacks (a driver, its architecture), it lacks for all."""
+def _ask(kind: int, number: int) -> str:
+    """Of a norm of one number on a device by its kind and number: what a GPU lacks (a driver, its
+    architecture), it lacks for all."""
     x = structs.DLTensor(
-        device=structs.DLDevice(structs.CUDA_DEVICE, gpu),
+        device=structs.DLDevice(kind, number),
         ndim=1,
         dtype=structs.dtype_of("f32"),
         shape=(ctypes.c_int64 * 1)(1),
     )
-    norm = structs.Norm(ctypes.sizeof(structs.Norm), kind=_RMS, reduce_axes=1, affine_axes=1)
-    tensors = structs.Tensors(ctypes.sizeof(structs.Tensors))
+    size = ctypes.sizeof(structs.Norm)
+    norm = structs.Norm(struct_size=size, kind=_RMS, reduce_axes=1, affine_axes=1)
+    tensors = structs.Tensors(struct_size=ctypes.sizeof(structs.Tensors))
     for name in ("x", "y"):
         setattr(tensors, name, ctypes.pointer(x))
     return library().why_not(norm, _FORWARD, tensors)
@@ -37,7 +39,7 @@ def why_not(device: torch.device) -> str:
         return ""
     gpu = torch.cuda.current_device() if device.index is None else device.index
     if gpu not in _known:
-        _known[gpu] = _ask(gpu)
+        _known[gpu] = _ask(structs.CUDA_DEVICE, gpu)
     return _known[gpu]
 
 
