@@ -42,6 +42,8 @@ def _refused() -> dict[str, tuple[str, str]]:
         "groups": lambda: pd.group_norm(torch.randn(2, 6, 4), 4),
         "kind": lambda: pd.qk_norm(x, x, None, None, 1e-6, kind="l2"),
         "own rows": lambda: pd.all_reduce_add_rms_norm(x, x, weight),
+        "own dtype": lambda: pd.all_reduce_add_rms_norm(x, x[:2].int(), weight),
+        "own weight": lambda: pd.all_reduce_add_rms_norm(x, x[:2], torch.ones(7)),
         "last axis": lambda: pd.all_reduce_add_rms_norm(x, x[:2], weight, dim=1),
     }
     found = {name: _error_of(call) for name, call in calls.items()}
@@ -62,6 +64,8 @@ WANTED = {
     "groups": ("RuntimeError", "divisible by num_groups"),
     "kind": ("ValueError", "kind is 'l2'"),
     "own rows": ("RuntimeError", "Expected residual to have this rank's own rows, of shape [2, 8]"),
+    "own dtype": ("NotImplementedError", "not implemented for residual of torch.int32"),
+    "own weight": ("RuntimeError", "Expected weight to have the size of x's last axis"),
     "last axis": ("IndexError", "dim is 1"),
     "not in the group": ("ValueError", "this rank is not in the group"),
 }

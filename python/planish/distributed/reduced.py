@@ -1,10 +1,8 @@
 """An all-reduce, the sum with a residual and a norm, with the rows of the last two on one rank
-each: the identity of sequence parallel. Large sums go by copies between the GPUs of a host where
-there is a way (peers.py), else by the collectives of the backend."""
+each: the identity of sequence parallel."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,159 +11,25 @@ import torch.distributed as dist
 import torch
 from planish.distributed import peers
 from planish.distributed.agreement import agree, group_of, is_asked
+from planish.distributed.rows import (
+    AllGather,
+    ReduceScatter,
+    Shared,
+    all_gather,
+    own_rows,
+    record_at_once,
+    reduce_scatter,
+    room_for,
+)
 from planish.functions import quantized, stage_norms, stages
 from planish.library.seen import needs_graph
-from planish.operators import kept, ops, parts, records, short, stage_calls
-from planish.operators.arguments import check_optional, check_tensor, eps_of, whole_of
+from planish.operators import kept, stage_calls
+from planish.operators.arguments import DTYPES, check_optional, check_tensor, eps_of, whole_of
 from planish.operators.call import Tensors
 from planish.operators.ways import Way
 from torch import Tensor
 
 __all__ = ["all_reduce_add_rms_norm", "all_reduce_quantized_rms_norm"]
-
-
-@functools.cache
-def _scatter_options() -> Any:
-    """Of a sum on the stream of who asks for it."""
-    from torch.distributed import distributed_c10d
-
-    c10d: Any = distributed_c10d
-    options = c10d.ReduceScatterOptions()
-    options.reduceOp, options.asyncOp = dist.ReduceOp.SUM, False
-    return options
-
-
-def _scatter(own: Tensor, rows: Tensor, group: dist.ProcessGroup) -> None:
-    # As parts.gather() has it; newer torch has another name for it, and warns of this one.
-    scatter = getattr(group, "reduce_scatter_single", None) or group._reduce_scatter_base
-    work = scatter(own, rows, _scatter_options())
-    if work is not None:
-        work.wait()
-
-
-def _own_rows(size: int, group: dist.ProcessGroup) -> tuple[int, int, int]:
-    """How many rows a rank has, as torch.chunk cuts them, and the first and the last but one of
-    this rank's, which may be fewer."""
-    each, rank = -(-size // group.size()), group.rank()
-    return each, min(rank * each, size), min((rank + 1) * each, size)
-
-
-def _padded(rows: Tensor, count: int) -> Tensor:
-    """So many rows, which collectives want of every rank."""
-    if rows.shape[0] != count:
-        rows = torch.cat([rows, rows.new_zeros((count - rows.shape[0], *rows.shape[1:]))])
-    return rows.contiguous()
-
-
-def _room(rows: Tensor, size: int, group: dist.ProcessGroup) -> peers.Room | None:
-    """Room for `size` rows like these."""
-    return None if parts.is_traced() else peers.between(group, rows, size)
-
-
-def _reduce_scatter(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The sum over the ranks of this rank's rows of axis 0."""
-    ranks, size = group.size(), x.shape[0]
-    if ranks == 1:
-        return x.clone()
-    if room := _room(x, size, group):
-        return peers.reduce_scatter(x, room)
-    each, first, last = _own_rows(size, group)
-    padded = _padded(x, each * ranks)
-    if parts.is_traced():
-        functional = torch.ops._c10d_functional
-        made = functional.reduce_scatter_tensor(padded, "sum", ranks, group.group_name)
-        made = functional.wait_tensor(made)
-    else:
-        made = x.new_empty((each, *x.shape[1:]))
-        _scatter(made, padded, group)
-    own: Tensor = made[: last - first]
-    return own
-
-
-def _all_gather(own: Tensor, size: int, group: dist.ProcessGroup) -> Tensor:
-    """All rows of axis 0, of which there are `size`, from each rank's own."""
-    if room := _room(own, size, group):
-        return peers.all_gather(own, room)
-    return parts.gather(_padded(own, _own_rows(size, group)[0]), group)[:size]
-
-
-def _summed(d: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The gradient of a parameter that every rank has: the sum of theirs, in the order of the
-    ranks."""
-    wide = d if d.dtype == torch.float64 else d.float()
-    return parts.gather(wide.contiguous()[None], group).sum(0).to(d.dtype)
-
-
-class _ReduceScatter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group, ctx.size = group, x.shape[0]
-        return _reduce_scatter(x, group)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
-        return _all_gather(d, ctx.size, ctx.group), None
-
-
-class _AllGather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, own: Tensor, size: int, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return _all_gather(own, size, group)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
-        return _reduce_scatter(d, ctx.group), None, None
-
-
-class _Shared(torch.autograd.Function):
-    """A parameter that every rank has."""
-
-    @staticmethod
-    def forward(ctx: Any, parameter: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return parameter.view_as(parameter)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
-        return _summed(d, ctx.group), None
-
-
-class _AtOnce(torch.autograd.Function):
-    """All of it, of tensors that only eager autograd looks at: the record of the sum and the norm
-    of a rank's own rows with the group, x, residual, and weight where there is one."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, of: tuple[Any, dist.ProcessGroup], x: Tensor, *rest: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        record, group = of
-        given = record.spread((_reduce_scatter(x, group), *rest, None))
-        results = short.FORWARD(*given, *record.call)
-        records.save(ctx, record, given, results)
-        ctx.size, ctx.group = x.shape[0], group
-        return _all_gather(results[0], ctx.size, group), results[1]
-
-    @staticmethod
-    def backward(ctx: Any, *d: Tensor | None) -> tuple[Any, ...]:
-        return (_refusing if torch.is_grad_enabled() else _backward)(ctx, *d)
-
-
-def _backward(ctx: Any, dy: Tensor | None, dsum: Tensor | None) -> tuple[Any, ...]:
-    own = None if dy is None else _reduce_scatter(dy, ctx.group)
-    _, dx, *rest = records.differentiate(ctx, own, dsum)
-    if dx is not None:
-        dx = _all_gather(dx, ctx.size, ctx.group)
-    if len(rest) == 2 and rest[1] is not None:
-        rest[1] = _summed(rest[1], ctx.group)
-    return None, dx, *rest
-
-
-_refusing = torch.autograd.function.once_differentiable(_backward)
-_record = ops.record_of(_AtOnce)
 
 
 # ---- The ways ------------------------------------------------------------------------------------
@@ -178,10 +42,10 @@ def _differentiable(
     x: Tensor, residual: Tensor, weight: Tensor | None, group: dist.ProcessGroup, norm: _Norm
 ) -> _Rows:
     if weight is not None:
-        weight = _Shared.apply(weight, group)  # type: ignore[no-untyped-call]
-    own = _ReduceScatter.apply(x, group)  # type: ignore[no-untyped-call]
+        weight = Shared.apply(weight, group)  # type: ignore[no-untyped-call]
+    own = ReduceScatter.apply(x, group)  # type: ignore[no-untyped-call]
     own, total = norm(own, residual, weight)
-    return _AllGather.apply(own, x.shape[0], group), total  # type: ignore[no-untyped-call]
+    return AllGather.apply(own, x.shape[0], group), total  # type: ignore[no-untyped-call]
 
 
 def _inferred(
@@ -189,7 +53,7 @@ def _inferred(
 ) -> _Rows:
     """Where no gradient is wanted."""
     size = x.shape[0]
-    if room := _room(x, size, group):
+    if room := room_for(x, size, group):
         totals = []
 
         def of_piece(own: Tensor, rows: slice) -> Tensor:
@@ -199,8 +63,8 @@ def _inferred(
 
         y = peers.reduce_norm_gather(x, room, of_piece)
         return y, totals[0] if len(totals) == 1 else torch.cat(totals)
-    own, total = norm(_reduce_scatter(x, group), residual, weight)
-    return _all_gather(own, size, group), total
+    own, total = norm(reduce_scatter(x, group), residual, weight)
+    return all_gather(own, size, group), total
 
 
 def _checked(
@@ -225,7 +89,7 @@ def _checked(
             f"{x.dim()} axes"
         )
     dim %= x.dim()
-    _, first, last = _own_rows(x.shape[dim], group)
+    _, first, last = own_rows(x.shape[dim], group)
     wanted = [*x.shape[:dim], last - first, *x.shape[dim + 1 :]]
     if list(residual.shape) != wanted:
         raise RuntimeError(
@@ -259,8 +123,10 @@ def _record_of(
     weight_offset: float,
     cast: str,
 ) -> Any:
-    if cast != "once" or weight_offset not in (0, 1):
+    if cast != "once" or weight_offset not in (0, 1) or residual.dtype not in DTYPES:
         return None
+    if weight is not None and (weight.shape != x.shape[-1:] or weight.dtype not in DTYPES):
+        return None  # planish.add_rms_norm says what is wrong
     residual = _first(residual, known.dim)
     own = _first(x, known.dim)[: residual.shape[0]]
     found = stage_calls.described(
@@ -288,7 +154,7 @@ def _run(
     there = (x, residual) if weight is None else (x, residual, weight)
     is_recorded = needs_graph(*there)
     if is_recorded and known.record is not None and not stage_calls.saves_badly(*there):
-        y, total = _record((known.record, group), *there)
+        y, total = record_at_once((known.record, group), *there)
         return y, total
 
     def norm(x: Tensor, residual: Tensor, weight: Tensor | None) -> _Rows:
@@ -387,11 +253,11 @@ def all_reduce_quantized_rms_norm(
     )  # fmt: skip
     with torch.no_grad():
         q, found, total = quantized.quantized_rms_norm(
-            _reduce_scatter(x.movedim(dim, 0), group), weight, eps, dtype=dtype, scale=scale,
+            reduce_scatter(x.movedim(dim, 0), group), weight, eps, dtype=dtype, scale=scale,
             residual=residual.movedim(dim, 0), weight_offset=weight_offset,
         )  # fmt: skip
         size = x.shape[dim]
-        q = _all_gather(q.contiguous().view(torch.uint8), size, group).view(dtype)
+        q = all_gather(q.contiguous().view(torch.uint8), size, group).view(dtype)
         if scale is None:
-            found = _all_gather(found, size, group).movedim(0, dim)
+            found = all_gather(found, size, group).movedim(0, dim)
     return q.movedim(0, dim), found, total.movedim(0, dim)
