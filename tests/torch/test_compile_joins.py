@@ -115,7 +115,8 @@ def test_a_modulation_has_another_dtype(dtype: torch.dtype, rows: Any) -> None: 
             run, graphs = compiled(model, choice.FASTER)
             wanted = results_of(model, model, *inputs)
             close(results_of(run, model, *inputs), wanted, 1e-4 if dtype.itemsize == 8 else 0.03)
-            assert "scale" in found_forward(graphs)[0]
+            narrows = model is MODULATED["rms"] and dtype == torch.float64  # it computes in f32
+            assert ("scale" in found_forward(graphs)[0]) != narrows
 
 
 #: What is no modulation, or is read by others, too.

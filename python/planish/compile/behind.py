@@ -53,7 +53,9 @@ def with_stages(found: Found) -> Found:
 
 def _is_like(node: Any, x: Tensor) -> bool:
     value = nodes.value(node)
-    return isinstance(value, Tensor) and value.shape == x.shape
+    if not isinstance(value, Tensor) or value.dim() != x.dim():
+        return False
+    return all(map(nodes.is_size, value.shape, x.shape))
 
 
 def _axes(tensor: Any, x: Tensor) -> list[int] | None:
@@ -62,16 +64,20 @@ def _axes(tensor: Any, x: Tensor) -> list[int] | None:
     value, ndim = nodes.value(tensor), x.dim()
     if not isinstance(value, Tensor) or value.dtype not in DTYPES or value.device != x.device:
         return None
-    if value.dim() not in (1, ndim) or value.shape[-1] != x.shape[-1]:
+    if value.dim() not in (1, ndim) or not nodes.is_size(value.shape[-1], x.shape[-1]):
         return None
     sizes = [1] * (ndim - value.dim()) + list(value.shape)
-    return [axis for axis, size in enumerate(sizes) if axis == ndim - 1 or size != 1]
+    last = ndim - 1
+    return [axis for axis, size in enumerate(sizes) if axis == last or not nodes.is_size(size, 1)]
 
 
 def is_view(node: Any) -> bool:
-    """Of what is at the node's first place."""
+    """Of what is at the node's first place, in its dtype."""
     if nodes.name(node) in _VIEWS:
-        return True
+        before, made = (nodes.value(one) for one in (node.args[0] if node.args else None, node))
+        return (
+            isinstance(before, Tensor) and isinstance(made, Tensor) and before.dtype == made.dtype
+        )
     if nodes.name(node) != "getitem" or not isinstance(node.args[1], tuple):
         return False
     return all(one is None or one == slice(None) for one in node.args[1])
@@ -143,7 +149,7 @@ def _gate_of(node: Any, x: Tensor) -> fx.Node | None:
     silu = nodes.source(node)
     if nodes.name(silu) != "silu" or nodes.argument(silu, 1, "inplace", False):
         return None
-    gate = nodes.source(silu.args[0])
+    gate = nodes.source(nodes.argument(silu, 0, "input"))
     given = nodes.value(gate)
     fits = _is_like(gate, x) and given.dtype in DTYPES and given.device == x.device
     return gate if fits and given.dtype != torch.float64 else None

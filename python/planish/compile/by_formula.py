@@ -17,7 +17,6 @@ __all__ = ["ROOTS", "found_at"]
 
 #: What a norm has in its denominator, or multiplies by.
 ROOTS = ("rsqrt", "sqrt", "pow")
-_IN_PLACE = ("iadd", "isub", "imul", "itruediv", "setitem")
 
 #: What is reduced, and along which axis.
 Reduced = tuple[fx.Node, int]
@@ -32,7 +31,7 @@ def _along(node: fx.Node, dim: Any) -> Reduced | None:
     of = node.args[0] if node.args else None
     given = nodes.value(of)
     dim = dim[0] if isinstance(dim, list | tuple) and len(dim) == 1 else dim
-    if not isinstance(given, Tensor) or type(dim) is not int:
+    if not isinstance(given, Tensor) or type(dim) is not int or given.dim() == 0:
         return None
     return of, dim % given.dim()  # type: ignore[return-value]
 
@@ -40,10 +39,10 @@ def _along(node: fx.Node, dim: Any) -> Reduced | None:
 def _squared(node: Any) -> Any:
     """x of x ** 2, in each way to write it."""
     name = nodes.name(node)
-    if name in ("pow", "pow_") and len(node.args) == 2 and node.args[1] in (2, 2.0):
+    if name == "pow" and len(node.args) == 2 and node.args[1] in (2, 2.0):
         return node.args[0]
     if name == "square":
-        return node.args[0]
+        return nodes.argument(node, 0, "input")
     if name == "mul" and len(node.args) == 2 and node.args[0] is node.args[1]:
         return node.args[0]
     return None
@@ -104,10 +103,10 @@ def _mean_square(node: Any) -> Reduced | None:
 
 def _inside(root: fx.Node) -> tuple[Any, float] | None:
     """The variance and eps of the root of their sum."""
-    total = root.args[0]
-    if nodes.name(total) != "add" or len(total.args) != 2 or total.kwargs:  # type: ignore[union-attr]
+    total = nodes.argument(root, 0, "input")
+    if nodes.name(total) != "add" or len(total.args) != 2 or total.kwargs:
         return None
-    variance, eps = total.args  # type: ignore[union-attr]
+    variance, eps = total.args
     if isinstance(variance, float):
         variance, eps = eps, variance
     return (variance, eps) if isinstance(eps, float) else None
@@ -133,19 +132,21 @@ def _parameter(node: Any, x: Tensor, axis: int) -> fx.Node | None:
     if not isinstance(given, Tensor) or given.dim() > x.dim():
         return None
     sizes = [1] * (x.dim() - given.dim()) + list(given.shape)
-    if sizes != [size if at == axis else 1 for at, size in enumerate(x.shape)]:
+    wanted = (size if at == axis else 1 for at, size in enumerate(x.shape))
+    if not all(map(nodes.is_size, sizes, wanted)):
         return None
     node = nodes.source(node)
     while is_view(node):
         node = nodes.source(node.args[0])
     whole = nodes.value(node)
-    return node if isinstance(whole, Tensor) and list(whole.shape) == [x.shape[axis]] else None
+    fits = isinstance(whole, Tensor) and whole.dim() == 1
+    return node if fits and nodes.is_size(whole.shape[0], x.shape[axis]) else None
 
 
 def _factor(node: Any, x: Tensor, axis: int) -> tuple[fx.Node, int] | None:
     """A weight, and what is added to it."""
     inner = nodes.source(node)
-    if nodes.name(inner) == "add" and len(inner.args) == 2 and 1 in inner.args:
+    if nodes.name(inner) == "add" and len(inner.args) == 2 and 1 in inner.args and not inner.kwargs:
         weight = _parameter(inner.args[1] if inner.args[0] == 1 else inner.args[0], x, axis)
         return None if weight is None else (weight, 1)
     weight = _parameter(node, x, axis)
@@ -213,12 +214,6 @@ def _weighed(node: Any, x: Tensor, axis: int) -> tuple[Any, fx.Node | None]:
     return node, None
 
 
-def _is_written(node: fx.Node) -> bool:
-    """Whether something writes to a tensor: then it matters when it is read."""
-    names = [nodes.name(user) for user in node.users]
-    return any(name.endswith("_") or name in _IN_PLACE for name in names)
-
-
 def found_at(root: fx.Node) -> Found | None:
     """The norm that a node is the root of; None where it is none."""
     inside, quotient = _inside(root), _quotient(root)
@@ -231,7 +226,7 @@ def found_at(root: fx.Node) -> Found | None:
     wide, axis = reduced
     x, rms = nodes.source(wide), layer is None
     value = nodes.value(x)
-    if not isinstance(value, Tensor) or _is_written(x) or _is_written(wide):
+    if not isinstance(value, Tensor):
         return None
     numerator, weight = _weighed(quotient[1], value, axis)
     if numerator not in (wide, x) if rms else _centred(numerator) != reduced:
@@ -246,6 +241,6 @@ def found_at(root: fx.Node) -> Found | None:
         round_xhat=read.rounds,
         dtype=_dtype(read.result),
     )
-    why = f"it is computed in {_dtype(wide)}" if _dtype(wide) in HALF else None
+    why = f"its squares are of {_dtype(wide)}" if _dtype(wide) in HALF else None
     tensors = Tensors(x, weight=read.weight, bias=read.bias)  # type: ignore[arg-type]
     return Found(read.result, tensors, made, why=why)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from planish.compile.formulas import slope
+from planish.compile.formulas import dtype_of, slope
 from planish.operators import batch_formulas, call, fakes
 from planish.operators.batch_formulas import Given, Numbers
 from planish.operators.formulas import activated
@@ -37,11 +37,6 @@ class Own(NamedTuple):
 
 
 # ---- The formulas --------------------------------------------------------------------------------
-
-
-def _compute_dtype(*tensors: Tensor | None) -> torch.dtype:
-    double = any(t is not None and t.dtype == torch.float64 for t in tensors)
-    return torch.float64 if double else torch.float32
 
 
 def _behind(
@@ -76,7 +71,7 @@ def _forward(
 ) -> tuple[Tensor | None, ...]:
     """batch_norm's three results, and what the running statistics are then."""
     given = x, addend, weight, bias, running_mean, running_var
-    wide, reduce = x.to(_compute_dtype(*given)), call.axes_of(axes, 0)
+    wide, reduce = x.to(dtype_of(given)), call.axes_of(axes, 0)
     variance, mean = torch.var_mean(wide, reduce, correction=0, keepdim=True)
     rstd = torch.rsqrt(variance + eps)
     y, _ = _behind((wide - mean) * rstd, weight, bias, addend, call.activation_in(options))
@@ -106,7 +101,7 @@ def _apply(
     options: int,
     eps: float,
 ) -> tuple[Tensor]:
-    dtype = _compute_dtype(x, variance, mean, addend, weight, bias)
+    dtype = dtype_of((x, variance, mean, addend, weight, bias))
     xhat = _normalized(x.to(dtype), variance, mean, Numbers(axes, options, eps))
     y, _ = _behind(xhat, weight, bias, addend, call.activation_in(options))
     return (y.to(call.dtype_in(options) or x.dtype),)
@@ -127,7 +122,7 @@ def _backward(*arguments: Any) -> tuple[Tensor | None, ...]:
     """norm_backward_apply's four results, None where not wanted."""
     count = len(Given._fields)
     given, numbers = Given(*arguments[:count]), Numbers(*arguments[count:])
-    dtype, reduce = _compute_dtype(*given), call.axes_of(numbers.axes, 0)
+    dtype, reduce = dtype_of(given), call.axes_of(numbers.axes, 0)
     wide, dz = given.x.to(dtype), given.dy.to(dtype)
     xhat = _normalized(wide, given.spread, given.mean, numbers)
     if given.y is not None:  # of a ReLU, with what is saved of it: NaN has slope 1
@@ -160,7 +155,7 @@ def _backward(*arguments: Any) -> tuple[Tensor | None, ...]:
 
 def _statistics(x: Tensor, axes: int) -> tuple[Tensor, Tensor]:
     """norm_statistics' mean and sum of squares around it."""
-    wide, reduce = x.to(_compute_dtype(x)), call.axes_of(axes, 0)
+    wide, reduce = x.to(dtype_of((x,))), call.axes_of(axes, 0)
     variance, mean = torch.var_mean(wide, reduce, correction=0, keepdim=True)
     return mean, variance * math.prod(x.shape[axis] for axis in reduce)
 

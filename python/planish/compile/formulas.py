@@ -20,7 +20,7 @@ from planish.operators.fakes import statistics_dtype
 from planish.operators.formulas import Given, activated, along
 from torch import Tensor
 
-__all__ = ["backward", "forward", "has_formula", "slope"]
+__all__ = ["backward", "dtype_of", "forward", "has_formula", "slope"]
 
 
 def has_formula(tensors: Tensors | Given) -> bool:
@@ -29,7 +29,7 @@ def has_formula(tensors: Tensors | Given) -> bool:
     return all(tensor is None for tensor in given)
 
 
-def _dtype_of(tensors: Any) -> torch.dtype:
+def dtype_of(tensors: Any) -> torch.dtype:
     return compute_dtype(*(t.dtype for t in tensors if t is not None))
 
 
@@ -43,7 +43,7 @@ def forward(*arguments: Any) -> tuple[Tensor | None, ...]:
     given = Tensors(*arguments[: len(Tensors._fields)])
     axes, options, split, eps, _ = arguments[len(Tensors._fields) :]
     x, residual, _, _, _, weight, bias, scale, shift, gate = given
-    dtype = _dtype_of(given)
+    dtype = dtype_of(given)
     reduce, affine, _, modulation = (call.axes_of(axes, place) for place in range(4))
     shape = call.seen_shape(x.shape, split)
 
@@ -119,7 +119,7 @@ def backward(*arguments: Any) -> tuple[Tensor | None, ...]:
     given = Given(*arguments[:count])
     axes, options, split, _ = arguments[count:]
     dy, x, rstd, mean, dsum, _, _, _, _, weight, bias, scale, shift, gate = given
-    dtype = _dtype_of(given[:2] + given[9:])
+    dtype = dtype_of(given[:2] + given[9:])
     reduce, affine, _, modulation = (call.axes_of(axes, place) for place in range(4))
     shape = call.seen_shape(x.shape, split)
     before = bool(options & call.GATE_BEFORE)

@@ -5,12 +5,32 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from planish.operators.arguments import DTYPES
 from torch import Tensor, fx
 
-__all__ = ["argument", "is_cast", "name", "only_user", "other", "sizes_of", "source", "value"]
+__all__ = [
+    "argument",
+    "is_cast",
+    "is_size",
+    "is_written_between",
+    "name",
+    "only_user",
+    "other",
+    "sizes_of",
+    "source",
+    "value",
+    "writes",
+]
 
 #: Methods that are a cast by their name.
 _CASTS = ("float", "half", "bfloat16", "double")
+#: Operators of Python that write, beside names that end in an underscore.
+_IN_PLACE = {"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"}
+_IN_PLACE |= {"ilshift", "irshift", "imatmul", "setitem", "delitem"}
+#: Functions with an argument of their own for that.
+_MAY_BE_IN_PLACE = {"relu", "relu6", "silu", "hardswish", "hardsigmoid", "hardtanh", "leaky_relu"}
+_MAY_BE_IN_PLACE |= {"elu", "selu", "celu", "rrelu", "mish", "threshold", "dropout"}
 
 
 def value(node: Any) -> Any:
@@ -52,7 +72,7 @@ def sizes_of(shape: Any) -> list[Any]:
 
 def is_cast(node: Any) -> bool:
     """Whether it is a node's other dtype and nothing else."""
-    if name(node) not in ("to", "_to_copy", "type_as", *_CASTS):
+    if name(node) not in ("to", "_to_copy", "type_as", *_CASTS) or not node.args:
         return False
     before, made = value(node.args[0]), value(node)
     if not isinstance(before, Tensor) or not isinstance(made, Tensor):
@@ -61,10 +81,53 @@ def is_cast(node: Any) -> bool:
 
 
 def source(node: Any) -> Any:
-    """What a cast is of; the node itself if it is none."""
+    """What casts are of, to dtypes that have all its numbers; the node itself if it is none."""
     while is_cast(node):
+        before, made = value(node.args[0]).dtype, value(node).dtype
+        known = before in DTYPES and made in DTYPES
+        if not known or torch.promote_types(before, made) != made:
+            break
         node = node.args[0]
     return node
+
+
+def is_size(size: Any, wanted: Any) -> bool:
+    """Whether two sizes are the same, symbols among them, without a guard."""
+    if isinstance(size, int) and isinstance(wanted, int):
+        return size == wanted
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return bool(statically_known_true(size == wanted))
+
+
+def writes(node: fx.Node) -> bool:
+    """Whether a node may write to one of its arguments."""
+    target, called = node.target, name(node)
+    if node.kwargs.get("out") is not None or node.kwargs.get("inplace"):
+        return True
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return True
+    if isinstance(target, torch._ops.OpOverload):
+        return bool(target._schema.is_mutable)
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        named: list[str] = target.overloads()  # type: ignore[no-untyped-call]
+        overloads = (getattr(target, overload) for overload in named)
+        return any(one._schema.is_mutable for one in overloads)
+    if called.endswith("_") and not called.endswith("__"):
+        return True
+    return called in _IN_PLACE or (called in _MAY_BE_IN_PLACE and True in node.args[1:])
+
+
+def is_written_between(first: fx.Node, last: fx.Node) -> bool:
+    """Whether one of the nodes from the one to the other, both included, may write."""
+    node = first
+    while node is not last:
+        if writes(node):
+            return True
+        node = node.next
+        if node.op == "root":
+            return True  # the last one is not behind the first
+    return writes(last)
 
 
 def other(node: fx.Node, one: fx.Node) -> Any:

@@ -97,8 +97,9 @@ def _rows_of(path: Path) -> list[Row]:
             )["rows"]
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
+        whose = "" if path == _FILE else "PLANISH_CHOICES: "
         raise ValueError(
-            f"PLANISH_CHOICES: {path} has no table of choices: {error!r}; wanted a file that "
+            f"{whose}{path} has no table of choices: {error!r}; wanted a file that "
             "`planish bench choices --table` wrote"
         ) from error
 

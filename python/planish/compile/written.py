@@ -6,6 +6,7 @@ later.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -36,7 +37,7 @@ class Left(NamedTuple):
 
 
 def _torchs_rms(node: fx.Node) -> Found | None:
-    x, shape = node.args[0], nodes.argument(node, 1, "normalized_shape")
+    x, shape = nodes.argument(node, 0, "input"), nodes.argument(node, 1, "normalized_shape")
     weight, eps = nodes.argument(node, 2, "weight"), nodes.argument(node, 3, "eps")
     value = nodes.value(x)
     if not isinstance(value, Tensor) or not isinstance(shape, list | tuple | torch.Size):
@@ -49,12 +50,13 @@ def _torchs_rms(node: fx.Node) -> Found | None:
         return None
     axes = list(range(value.dim() - count, value.dim()))
     made = call.make_call(axes, axes, eps=rms_eps(eps, value), rms=True)
-    return Found(node, Tensors(x, weight=weight), made)  # type: ignore[arg-type]
+    return Found(node, Tensors(x, weight=weight), made)
 
 
 def _torchs(node: fx.Node, groups: bool) -> Found | None:
     """A layer norm over the last axis, or a group norm."""
-    x, sizes = node.args[0], nodes.argument(node, 1, "num_groups" if groups else "normalized_shape")
+    x = nodes.argument(node, 0, "input")
+    sizes = nodes.argument(node, 1, "num_groups" if groups else "normalized_shape")
     weight, bias = nodes.argument(node, 2, "weight"), nodes.argument(node, 3, "bias")
     eps, value = nodes.argument(node, 4, "eps", 1e-5), nodes.value(x)
     if not isinstance(value, Tensor) or not isinstance(eps, float):
@@ -76,7 +78,7 @@ def _torchs(node: fx.Node, groups: bool) -> Found | None:
         dense=result.is_contiguous(),
         dtype=None if result.dtype == value.dtype else result.dtype,  # a GPU's autocast has f32
     )
-    return Found(node, Tensors(x, weight=weight, bias=bias), made)  # type: ignore[arg-type]
+    return Found(node, Tensors(x, weight=weight, bias=bias), made)
 
 
 #: torch's norms that planish.replace() has modules for and this pass nothing, however a graph has
@@ -117,7 +119,7 @@ def _norms(graph: fx.Graph) -> Iterator[Found]:
 
 
 def _runs(found: Found) -> bool:
-    if not isinstance(nodes.value(found.node), Tensor):
+    if not isinstance(nodes.value(found.node), Tensor) or not math.isfinite(found.call.eps):
         return False
     tensors = [nodes.value(tensor) for tensor in found.tensors if tensor is not None]
     if not all(isinstance(t, Tensor) and t.dtype in DTYPES for t in tensors):
@@ -157,13 +159,45 @@ def _whole(found: Found) -> Found:
     return behind.with_stages(bare) if staged is found is not bare else bare
 
 
-def _taken(found: Found, mode: str) -> Found | None:
+def _within(found: Found) -> set[fx.Node]:
+    """The nodes that a norm takes the place of."""
+    ends = {tensor for tensor in found.tensors if tensor is not None}
+    inside: set[fx.Node] = set()
+    ahead = [found.node]
+    while ahead:
+        node = ahead.pop()
+        if node in inside or node in ends or not isinstance(nodes.value(node), Tensor | tuple):
+            continue
+        inside.add(node)
+        ahead += node.all_input_nodes
+    return inside
+
+
+def _is_learned(node: fx.Node) -> bool:
+    value = nodes.value(node)
+    values = value if isinstance(value, tuple) else (value,)
+    return any(isinstance(one, Tensor) and one.requires_grad for one in values)
+
+
+def _why_not(found: Found, order: dict[fx.Node, int]) -> str | None:
+    """Why what is written is no norm, though it computes one."""
+    inside = _within(found)
+    if nodes.is_written_between(min(inside, key=order.__getitem__), found.node):
+        return "something is written in place between its parts"
+    if _is_learned(found.node) and not all(
+        _is_learned(node) == any(map(_is_learned, node.all_input_nodes)) for node in inside
+    ):
+        return "a part of it is not differentiated"
+    return None
+
+
+def _taken(found: Found, mode: str, order: dict[fx.Node, int]) -> Found | None:
     """The norm, with what stands behind it where that is faster, if it is to be planish's."""
     is_last = _is_last(found)
     if mode == choice.ALWAYS:
         return found if is_last else None
     staged = _whole(found)
-    if staged is not found and _is_worth(staged):
+    if staged is not found and _why_not(staged, order) is None and _is_worth(staged):
         return staged
     return found if is_last and _is_worth(found) else None
 
@@ -179,17 +213,30 @@ def rewrite(module: fx.GraphModule, mode: str) -> list[Left]:
     is left, of those that are taken apart before planish sees them again."""
     graph, why = module.graph, choice.UNASKED if mode == choice.NEVER else None
     left, taken = list(_others(graph)), []
+    order = {node: place for place, node in enumerate(graph.nodes)}
     for one in list(_norms(graph)):
-        found = None if why or one.why else _taken(one, mode)
+        reason = why or one.why or _why_not(one, order)
+        found = None if reason else _taken(one, mode, order)
         if found is not None:
             taken.append(found)
         elif _is_last(one):
-            left.append(_left(one, why or one.why))
+            left.append(_left(one, reason))
+    if taken:
+        _put(taken)
+        module.recompile()
+    return left
+
+
+def _put(taken: list[Found]) -> None:
+    """Norms in their places. Of the nodes that nobody reads then only their own parts go: others
+    may be there for what they write."""
+    parts = set().union(*map(_within, taken))
     replaced: dict[fx.Node, fx.Node] = {}
     for found in taken:
         tensors = Tensors(*(replaced.get(t, t) for t in found.tensors))
         replaced[found.node] = behind.put(found._replace(tensors=tensors))
-    if taken:
-        graph.eliminate_dead_code()
-        module.recompile()
-    return left
+    graph = taken[0].node.graph
+    for node in reversed(list(graph.nodes)):
+        is_called = node.op in ("call_function", "call_method")
+        if node in parts and is_called and not node.users and not nodes.writes(node):
+            graph.erase_node(node)

@@ -200,7 +200,7 @@ def all_reduce_add_rms_norm(
     >>> own = torch.randn(8 // torch.distributed.get_world_size(), 64)
     >>> y, own = planish.distributed.all_reduce_add_rms_norm(x, own)
     """
-    options = "all_reduce_add_rms_norm", eps, dim, weight_offset, cast
+    options = "all_reduce_add_rms_norm", eps, dim, weight_offset, cast, type(dim)
     key = None if is_asked() else kept.key_of(options, (x, residual, weight))
     known = kept.find(key)
     if known is not None:
@@ -212,7 +212,9 @@ def all_reduce_add_rms_norm(
         )  # fmt: skip
         known = _Known((group.size(), group.rank()), dim, eps, None)
         if key is not None:
-            known = known._replace(record=_record_of(known, x, residual, weight, *options[3:]))
+            known = known._replace(
+                record=_record_of(known, x, residual, weight, weight_offset, cast)
+            )
             kept.keep(key, known)
     tensors = _first(x, known.dim), _first(residual, known.dim), weight
     y, total = _run(known, *tensors, group, weight_offset, cast)
