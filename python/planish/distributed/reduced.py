@@ -116,24 +116,24 @@ def _first(tensor: Tensor, dim: int) -> Tensor:
 
 
 def _record_of(
-    known: _Known,
     x: Tensor,
     residual: Tensor,
     weight: Tensor | None,
+    eps: float,
     weight_offset: float,
     cast: str,
 ) -> Any:
+    """Of rows that are dealt out along axis 0."""
     if cast != "once" or weight_offset not in (0, 1) or residual.dtype not in DTYPES:
         return None
     if weight is not None and (weight.shape != x.shape[-1:] or weight.dtype not in DTYPES):
         return None  # planish.add_rms_norm says what is wrong
-    residual = _first(residual, known.dim)
-    own = _first(x, known.dim)[: residual.shape[0]]
+    own = x[: residual.shape[0]]
     found = stage_calls.described(
         Way.PLAIN,
         Tensors(own, residual, None, None, None, weight),
         [own.dim() - 1],
-        known.eps,
+        eps,
         True,
         weight_offset=weight_offset,
         y_dtype=own.dtype,
@@ -210,12 +210,12 @@ def all_reduce_add_rms_norm(
             "all_reduce_add_rms_norm", x, residual, weight, eps, group, dim,
             weight_offset=weight_offset, cast=cast,
         )  # fmt: skip
-        known = _Known((group.size(), group.rank()), dim, eps, None)
+        record = None
         if key is not None:
-            known = known._replace(
-                record=_record_of(known, x, residual, weight, weight_offset, cast)
-            )
-            kept.keep(key, known)
+            rows = _first(x, dim), _first(residual, dim)
+            record = _record_of(*rows, weight, eps, weight_offset, cast)
+        known = _Known((group.size(), group.rank()), dim, eps, record)
+        kept.keep(key, known)
     tensors = _first(x, known.dim), _first(residual, known.dim), weight
     y, total = _run(known, *tensors, group, weight_offset, cast)
     if known.dim == 0:

@@ -5,7 +5,6 @@ collectives of the backend."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch.distributed as dist
@@ -25,25 +24,6 @@ __all__ = [
     "reduce_scatter",
     "room_for",
 ]
-
-
-@functools.cache
-def _scatter_options() -> Any:
-    """Of a sum on the stream of who asks for it."""
-    from torch.distributed import distributed_c10d
-
-    c10d: Any = distributed_c10d
-    options = c10d.ReduceScatterOptions()
-    options.reduceOp, options.asyncOp = dist.ReduceOp.SUM, False
-    return options
-
-
-def _scatter(own: Tensor, rows: Tensor, group: dist.ProcessGroup) -> None:
-    # As parts.gather() has it; newer torch has another name for it, and warns of this one.
-    scatter = getattr(group, "reduce_scatter_single", None) or group._reduce_scatter_base
-    work = scatter(own, rows, _scatter_options())
-    if work is not None:
-        work.wait()
 
 
 def own_rows(size: int, group: dist.ProcessGroup) -> tuple[int, int, int]:
@@ -79,8 +59,7 @@ def reduce_scatter(x: Tensor, group: dist.ProcessGroup) -> Tensor:
         made = functional.reduce_scatter_tensor(padded, "sum", ranks, group.group_name)
         made = functional.wait_tensor(made)
     else:
-        made = x.new_empty((each, *x.shape[1:]))
-        _scatter(made, padded, group)
+        made = parts.sum_into(x.new_empty((each, *x.shape[1:])), padded, group)
     own: Tensor = made[: last - first]
     return own
 

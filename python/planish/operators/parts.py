@@ -18,7 +18,7 @@ from planish.operators import call as packed
 from planish.operators import ops, short
 from torch import Tensor
 
-__all__ = ["Norm", "gather", "is_traced", "norm", "norms"]
+__all__ = ["Norm", "gather", "gather_into", "is_traced", "norm", "norms", "sum_into"]
 
 
 class Norm(NamedTuple):
@@ -69,20 +69,37 @@ def _operators(first: Tensor, *tensors: Tensor | None) -> _Operators:
 
 
 @functools.cache
-def _gather_options() -> Any:
-    """Of an all-gather on the stream of who asks for it."""
+def _options_of(kind: str) -> Any:
+    """Of a collective on the stream of who asks for it; a sum where it is one."""
     from torch.distributed import distributed_c10d
 
-    c10d: Any = distributed_c10d
-    options = c10d.AllgatherOptions()
+    options = getattr(distributed_c10d, kind)()
     options.asyncOp = False
     return options
 
 
-def _gather_into(room: Tensor, rows: Tensor, group: dist.ProcessGroup) -> Tensor:
+def gather_into(room: Tensor, rows: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """What all ranks have, one rank behind the other, in this room."""
+    return _into(room, rows, group, _GATHER)
+
+
+def sum_into(room: Tensor, rows: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The sum over the ranks of this rank's part of rows, in this room."""
+    return _into(room, rows, group, _SUM)
+
+
+#: By torch's names, of which newer ones warn of the older, and the options' class.
+_GATHER = "all_gather_single", "_allgather_base", "AllgatherOptions"
+_SUM = "reduce_scatter_single", "_reduce_scatter_base", "ReduceScatterOptions"
+
+
+def _into(
+    room: Tensor, rows: Tensor, group: dist.ProcessGroup, names: tuple[str, str, str]
+) -> Tensor:
     # The group itself: torch's function around it looks at the arguments again.
-    all_gather = getattr(group, "all_gather_single", None) or group._allgather_base
-    work = all_gather(room, rows, _gather_options())
+    name, older, options = names
+    run = getattr(group, name, None) or getattr(group, older)
+    work = run(room, rows, _options_of(options))
     if work is not None:
         work.wait()
     return room
@@ -98,7 +115,7 @@ def gather(rows: Tensor, group: dist.ProcessGroup) -> Tensor:
         functional = torch.ops._c10d_functional
         made = functional.all_gather_into_tensor(rows, size, group.group_name)
         return functional.wait_tensor(made)  # type: ignore[no-any-return]
-    return _gather_into(rows.new_empty((size * rows.shape[0], *rows.shape[1:])), rows, group)
+    return gather_into(rows.new_empty((size * rows.shape[0], *rows.shape[1:])), rows, group)
 
 
 def is_traced() -> bool:
@@ -108,7 +125,7 @@ def is_traced() -> bool:
 
 def _exchanged(norm: Norm, sent: Tensor, room: Tensor | None, group: dist.ProcessGroup) -> Tensor:
     """What the ranks that share rows send, one row each; in this room, where there is one."""
-    gathered = gather(sent, group) if room is None else _gather_into(room, sent, group)
+    gathered = gather(sent, group) if room is None else gather_into(room, sent, group)
     if not norm.among:
         return gathered
     first = group.rank() // norm.among * norm.among
