@@ -135,7 +135,7 @@ def _activated(found: Found) -> Found:
     made = nodes.value(behind)
     if not isinstance(made, Tensor) or made.dtype != nodes.value(found.node).dtype:
         return found
-    if name == "gelu" and nodes.argument(behind, 1, "approximate", "none") == "tanh":
+    if name == "gelu" and nodes.argument_at(behind, 1, "approximate", "none") == "tanh":
         name = "gelu_tanh"
     options = found.call.options | call.activation_bits(call.ACTIVATIONS[name])
     return found._replace(node=behind, call=found.call._replace(options=options))
@@ -147,9 +147,9 @@ def _activated(found: Found) -> Found:
 def _gate_of(node: Any, x: Tensor) -> fx.Node | None:
     """gate of silu(gate), which has x's shape, however it is cast."""
     silu = nodes.source(node)
-    if nodes.name(silu) != "silu" or nodes.argument(silu, 1, "inplace", False):
+    if nodes.name(silu) != "silu" or nodes.argument_at(silu, 1, "inplace", False):
         return None
-    gate = nodes.source(nodes.argument(silu, 0, "input"))
+    gate = nodes.source(nodes.argument_at(silu, 0, "input"))
     given = nodes.value(gate)
     fits = _is_like(gate, x) and given.dtype in DTYPES and given.device == x.device
     return gate if fits and given.dtype != torch.float64 else None

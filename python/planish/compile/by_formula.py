@@ -23,7 +23,7 @@ Reduced = tuple[fx.Node, int]
 
 
 def _is_kept(node: fx.Node, place: int) -> bool:
-    return nodes.argument(node, place, "keepdim", False) is True
+    return nodes.argument_at(node, place, "keepdim", False) is True
 
 
 def _along(node: fx.Node, dim: Any) -> Reduced | None:
@@ -42,7 +42,7 @@ def _squared(node: Any) -> Any:
     if name == "pow" and len(node.args) == 2 and node.args[1] in (2, 2.0):
         return node.args[0]
     if name == "square":
-        return nodes.argument(node, 0, "input")
+        return nodes.argument_at(node, 0, "input")
     if name == "mul" and len(node.args) == 2 and node.args[0] is node.args[1]:
         return node.args[0]
     return None
@@ -52,14 +52,14 @@ def _averaged(node: Any) -> Reduced | None:
     """What a mean is of, over an axis that stays."""
     if nodes.name(node) != "mean" or "dtype" in node.kwargs or not _is_kept(node, 2):
         return None
-    return _along(node, nodes.argument(node, 1, "dim"))
+    return _along(node, nodes.argument_at(node, 1, "dim"))
 
 
 def _is_biased(node: fx.Node) -> bool:
     """Whether a variance is the mean of squares."""
     if "correction" in node.kwargs:
         return bool(node.kwargs["correction"] == 0)
-    return nodes.argument(node, 2, "unbiased", True) is False
+    return nodes.argument_at(node, 2, "unbiased", True) is False
 
 
 def _of_both(node: Any, place: int) -> Reduced | None:
@@ -68,7 +68,7 @@ def _of_both(node: Any, place: int) -> Reduced | None:
         return None
     both = node.args[0]
     fits = nodes.name(both) == "var_mean" and _is_biased(both) and _is_kept(both, 3)
-    return _along(both, nodes.argument(both, 1, "dim")) if fits else None
+    return _along(both, nodes.argument_at(both, 1, "dim")) if fits else None
 
 
 def _centred(node: Any) -> Reduced | None:
@@ -84,7 +84,7 @@ def _variance(node: Any) -> Reduced | None:
     """What a variance is of."""
     if nodes.name(node) == "var":
         fits = _is_biased(node) and _is_kept(node, 3)
-        return _along(node, nodes.argument(node, 1, "dim")) if fits else None
+        return _along(node, nodes.argument_at(node, 1, "dim")) if fits else None
     found = _averaged(node)
     if found is None:
         return _of_both(node, 0)
@@ -103,7 +103,7 @@ def _mean_square(node: Any) -> Reduced | None:
 
 def _inside(root: fx.Node) -> tuple[Any, float] | None:
     """The variance and eps of the root of their sum."""
-    total = nodes.argument(root, 0, "input")
+    total = nodes.argument_at(root, 0, "input")
     if nodes.name(total) != "add" or len(total.args) != 2 or total.kwargs:
         return None
     variance, eps = total.args

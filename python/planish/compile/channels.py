@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from planish.compile.formulas import dtype_of, slope
+from planish.compile.nodes import argument, arguments, name
 from planish.operators import batch_formulas, call, fakes
 from planish.operators.batch_formulas import Given, Numbers
 from planish.operators.formulas import activated
@@ -163,17 +164,23 @@ def _statistics(x: Tensor, axes: int) -> tuple[Tensor, Tensor]:
 # ---- Reading -------------------------------------------------------------------------------------
 
 _PARTS = "its rows are those of several processes"
-#: What has no formula here, and why; by the operator, with the place of x.
+#: What has no formula here, and why.
 _STAY = {
-    ops.quantized_norm.default: (0, "its result is quantised"),
-    ops.norm_into.default: (0, "it writes into a tensor that is given"),
-    ops.norm_part_statistics.default: (0, _PARTS),
-    ops.norm_part_message.default: (0, _PARTS),
-    ops.norm_part_apply.default: (0, _PARTS),
-    ops.norm_backward_statistics.default: (1, _PARTS),
-    ops.norm_part_backward_apply.default: (1, _PARTS),
+    ops.quantized_norm.default: "its result is quantised",
+    ops.norm_into.default: "it writes into a tensor that is given",
+    ops.norm_part_statistics.default: _PARTS,
+    ops.norm_part_message.default: _PARTS,
+    ops.norm_part_apply.default: _PARTS,
+    ops.norm_backward_statistics.default: _PARTS,
+    ops.norm_part_backward_apply.default: _PARTS,
 }
-_BATCH = "x", "addend", "weight", "bias", "running_mean", "running_var"
+#: The formulas, and how many results the operators have.
+_FORMULAS: dict[Any, tuple[Callable[..., tuple[Tensor | None, ...]], int]] = {
+    ops.norm_statistics.default: (_statistics, 2),
+    ops.batch_norm.default: (_forward, 3),
+    ops.norm_apply.default: (_apply, 1),
+    ops.norm_backward_apply.default: (_backward, 4),
+}
 _FUNCTIONAL = torch.ops.higher_order.auto_functionalized_v2
 
 
@@ -184,46 +191,37 @@ def _written_to(node: fx.Node) -> Own:
     named: dict[str, Any] = dict(node.kwargs)
     x = named["x"]
     if target is not ops.batch_norm.default:
-        return Own(node, False, x, why=_STAY[target][1])
+        return Own(node, False, x, why=_STAY[target])
     bases: Any = named.pop("_all_bases")
     results = {0: 0, 1: 1, 2: 2}
-    for place, name in ((3, "running_mean"), (4, "running_var")):
-        base: Any = named.pop(f"_{name}_base_index", None)
-        named[name] = None if base is None else bases[base]
+    for place, running in ((3, "running_mean"), (4, "running_var")):
+        base: Any = named.pop(f"_{running}_base_index", None)
+        named[running] = None if base is None else bases[base]
         if base is not None:
             results[3 + base] = place
     if any(key.startswith("_") for key in named) or len(results) != 3 + len(bases):
         return Own(node, False, x, why="its running statistics are views")
-    numbers = (named[name] for name in ("axes", "options", "momentum", "eps"))
-    arguments = *(named[name] for name in _BATCH), *numbers
+    arguments = tuple(named[one.name] for one in target._schema.arguments)
     return Own(node, False, x, _forward, arguments, results)
 
 
 def read(node: fx.Node) -> Own | None:
     """None of what is none of these."""
-    target, args = node.target, node.args
-    x: Any
+    target: Any = node.target
     if target is _FUNCTIONAL:
-        known = args[0] is ops.batch_norm.default or args[0] in _STAY
+        written: Any = node.args[0]
+        known = written is ops.batch_norm.default or written in _STAY
         return _written_to(node) if known else None
-    if target in _STAY:
-        place, why = _STAY[target]
-        x = args[place]
-        return Own(node, place == 1, x, why=why)
-    if target is ops.norm_statistics.default:
-        x = args[0]
-        return Own(node, False, x, _statistics, args, {0: 0, 1: 1})
-    if target is ops.batch_norm.default:
-        x = args[0]
-        return Own(node, False, x, _forward, args, {0: 0, 1: 1, 2: 2})
-    if target is ops.norm_apply.default:
-        x, running = args[0], args[7] & call.RUNNING  # type: ignore[operator]
-        if not running:
-            return Own(node, False, x, why=_PARTS)
-        return Own(node, False, x, _apply, args)
-    if target is ops.norm_backward_apply.default:
-        x = args[1]
-        if args[4] is not None or args[5] is not None:
-            return Own(node, True, x, why=_PARTS)
-        return Own(node, True, x, _backward, args, {at: at for at in range(4)})
-    return None
+    if target not in _FORMULAS and target not in _STAY:
+        return None
+    x, is_backward = argument(node, "x"), "backward" in name(node)
+    why = _STAY.get(target)
+    if target is ops.norm_apply.default and not argument(node, "options") & call.RUNNING:
+        why = _PARTS
+    if target is ops.norm_backward_apply.default and arguments(node, "c1", "c2") != (None, None):
+        why = _PARTS
+    if why is not None:
+        return Own(node, is_backward, x, why=why)
+    formula, count = _FORMULAS[target]
+    results = None if count == 1 else {at: at for at in range(count)}
+    return Own(node, is_backward, x, formula, node.args, results)

@@ -9,10 +9,8 @@ from planish.compile import formulas, table
 from planish.compile.channels import Own
 from planish.compile.joins import Join
 from planish.compile.neighbours import extra_passes
-from planish.compile.reading import Norm
+from planish.compile.reading import Norm, value
 from planish.library.available import is_available
-from planish.operators.call import Tensors
-from planish.operators.formulas import Given
 from torch import Tensor, fx
 
 __all__ = ["ALWAYS", "FASTER", "MODES", "NEVER", "UNASKED"]
@@ -29,11 +27,6 @@ UNASKED = "no norm was asked for"
 class Choice(NamedTuple):
     planish: bool
     why: str
-
-
-def _has_formula(norm: Norm) -> bool:
-    values = norm.values()
-    return formulas.has_formula(Given(*values) if norm.is_backward else Tensors(*values))  # type: ignore[arg-type]
 
 
 def _runs(x: Tensor) -> bool:
@@ -53,7 +46,7 @@ def of_own(own: Own, mode: str) -> Choice:
     """Of an operator over channels, none of which has a row."""
     if own.formula is None:
         return Choice(True, f"stays planish's: {own.why}")
-    return _without_table(own.x.meta["val"], mode) or by_table(None)
+    return _without_table(value(own.x), mode) or by_table(None)
 
 
 def choose(
@@ -66,7 +59,7 @@ def choose(
     """``join``: the norm with what stands beside it and is to be part of its call (joins.py);
     ``others``: other norms of the same input, and ``first`` what was chosen for the first of them:
     inductor's kernel of them is one, which none leaves alone."""
-    if norm.is_planishs and not _has_formula(norm) and _runs(norm.x):
+    if norm.is_planishs and not formulas.has_formula(norm.tensors) and _runs(norm.x):
         return Choice(True, "dropout and scales of a branch are planish's")
     without = _without_table(norm.x, mode)
     if without is not None:

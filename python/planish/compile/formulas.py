@@ -119,7 +119,7 @@ def backward(*arguments: Any) -> tuple[Tensor | None, ...]:
     given = Given(*arguments[:count])
     axes, options, split, _ = arguments[count:]
     dy, x, rstd, mean, dsum, _, _, _, _, weight, bias, scale, shift, gate = given
-    dtype = dtype_of(given[:2] + given[9:])
+    dtype = dtype_of((dy, x, weight, bias, scale, shift, gate))
     reduce, affine, _, modulation = (call.axes_of(axes, place) for place in range(4))
     shape = call.seen_shape(x.shape, split)
     before = bool(options & call.GATE_BEFORE)

@@ -9,20 +9,23 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
-from planish.compile.reading import Norm, is_by_channel, value
+from planish.compile import nodes
+from planish.compile.reading import (
+    DCOLUMN,
+    DRESIDUAL,
+    DX,
+    IN_FRONT,
+    SUM,
+    Norm,
+    is_by_channel,
+    value,
+)
 from planish.operators import call
-from planish.operators.call import Tensors
-from planish.operators.formulas import Given
 from torch import Tensor, fx
 
 __all__ = ["Join", "Quantised", "depends", "is_sum_of_alike", "of"]
 
 aten = torch.ops.aten
-
-_SUM, _DX, _DRESIDUAL, _DCOLUMN = 1, 0, 1, 4
-_DSUM_AT, _BRANCH_AT, _COLUMN_AT = (
-    Given._fields.index(name) for name in ("dsum", "branch", "column_scale")
-)
 
 
 @dataclass(frozen=True)
@@ -58,16 +61,14 @@ def of(norm: Norm) -> Join | None:
 
 def _is_plain(norm: Norm) -> bool:
     """Whether it is a norm of rows with nothing in front of it yet, and no gate."""
-    values = norm.values()
-    stages = values[4:9] if norm.is_backward else values[1:5]
     x, reduce = norm.x, call.axes_of(norm.call.axes, 0)
     last = list(range(x.dim() - len(reduce), x.dim()))
-    own = {_DRESIDUAL, _DCOLUMN} & set(norm.results.values()) if norm.is_backward else set()
+    own = {DRESIDUAL, DCOLUMN} & set(norm.results.values()) if norm.is_backward else set()
     if norm.call.split or reduce != last or own or is_by_channel(x):
         return False  # a gradient of another layout would be a pass of its own
     if x.is_cuda and call.axes_of(norm.call.axes, 3):
         return False  # a GPU's fast kernels have a modulation alone
-    return all(stage is None for stage in [*stages, values[-1]])
+    return not norm.values(*IN_FRONT, "gate")
 
 
 def is_sum_of_alike(node: Any) -> bool:
@@ -145,48 +146,46 @@ def _with_column(made: call.Call, axes: list[int]) -> call.Call:
 
 
 def _in_front(norm: Norm) -> Join | None:
-    total = norm.tensors[0]
+    total = norm.input
     if not is_sum_of_alike(total):
         return None
-    assert total is not None
-    others = [tensor for tensor in norm.tensors[1:] if tensor is not None]
+    others = [tensor for tensor in norm.tensors._replace(x=None) if tensor is not None]
     if any(depends(tensor, total) for tensor in others):
         return None  # the call returns the sum: it cannot be given what is made of it
     one, other = cast("tuple[fx.Node, fx.Node]", total.args)
     options = norm.call.options | call.sum_bits(value(total).dtype)
     made = norm.call._replace(options=options)
-    given: Any = Tensors(*norm.tensors)  # type: ignore[arg-type]
     gone: tuple[fx.Node, ...] = (total,)
-    tensors = given._replace(x=one, residual=other)
+    tensors = norm.tensors._replace(x=one, residual=other)
     for branch, residual in ((one, other), (other, one)):
         scaled = _scaled(branch, total)
         if scaled is not None:
             x, scale, axes = scaled
-            tensors = given._replace(x=x, residual=residual, column_scale=scale)
+            tensors = norm.tensors._replace(x=x, residual=residual, column_scale=scale)
             made, gone = _with_column(made, axes), (total, branch)
             break
-    return Join(replace(norm, tensors=tuple(tensors), call=made), {_SUM: total}, gone)
+    return Join(replace(norm, tensors=tensors, call=made), {SUM: total}, gone)
 
 
 # ---- Backward ------------------------------------------------------------------------------------
 
 
 def _behind_gradient(norm: Norm) -> Join | None:
-    picked = [user for at, place in norm.results.items() if place == _DX for user in norm.users[at]]
+    picked = norm.picked(DX)
     if len(picked) != 1:
         return None
     (dx,) = picked
     total = _sum_with(dx, norm)
-    tensors, gradient = list(norm.tensors), dx
+    joined, gradient = norm, dx
     gone: tuple[fx.Node, ...] = ()
     if total is not None:
-        (tensors[_DSUM_AT],) = (node for node in total.all_input_nodes if node is not dx)
+        (dsum,) = (node for node in total.all_input_nodes if node is not dx)
+        joined = replace(norm, tensors=norm.tensors._replace(dsum=dsum))
         gone, gradient = (total,), total
-    joined = replace(norm, tensors=tuple(tensors))
     scaled = _with_branch(joined, gradient, gone)
     if scaled is not None or total is None:
         return scaled
-    return Join(joined, {_DX: total}, gone)
+    return Join(joined, {DX: total}, gone)
 
 
 def _sum_with(dx: fx.Node, norm: Norm) -> fx.Node | None:
@@ -214,25 +213,25 @@ def _with_branch(norm: Norm, gradient: fx.Node, gone: tuple[fx.Node, ...]) -> Jo
         break
     else:
         return None
-    if not _are_alike(gradient, norm.tensors[1]) or depends(scale, norm.node):  # type: ignore[arg-type]
+    if not _are_alike(gradient, norm.input) or depends(scale, norm.node):
         return None
-    tensors, places = list(norm.tensors), {_DX: scaled}
-    tensors[_COLUMN_AT] = scale
+    tensors, places = norm.tensors._replace(column_scale=scale), {DX: scaled}
     found = _sums_with_branch(norm, gradient, scale, axes)
     ours = {scaled}
     if found is not None:
-        tensors[_BRANCH_AT], product, places[_DCOLUMN] = found
+        branch, product, places[DCOLUMN] = found
+        tensors = tensors._replace(branch=branch)
         ours.add(product)
-        gone = (places[_DCOLUMN], product, scaled, *gone)
+        gone = (places[DCOLUMN], product, scaled, *gone)
     else:
         gone = (scaled, *gone)
     if any(user not in ours for user in gradient.users):
-        places[_DRESIDUAL] = gradient
-    wanted = {place for place in norm.results.values() if place != _DX} | set(places)
+        places[DRESIDUAL] = gradient
+    wanted = {place for place in norm.results.values() if place != DX} | set(places)
     options = norm.call.options & ~call.WANTED
     options |= sum(1 << place for place in wanted) << call.WANTED_AT
     made = _with_column(norm.call._replace(options=options), axes)
-    return Join(replace(norm, tensors=tuple(tensors), call=made), places, gone)
+    return Join(replace(norm, tensors=tensors, call=made), places, gone)
 
 
 def _sums_with_branch(
@@ -250,7 +249,7 @@ def _sums_with_branch(
             (total,) = product.users
             if total.target is not aten.sum.dim_IntList or total.kwargs:
                 continue
-            dims = {axis % x.dim() for axis in cast("list[int]", total.args[1])}
+            dims = {axis % x.dim() for axis in nodes.argument(total, "dim")}
             over = {axis for axis in dims if x.shape[axis] != 1}
             if over == summed and not depends(branch, norm.node):
                 return branch, product, total

@@ -15,6 +15,7 @@ from planish.compile import (
     forms,
     joins,
     neighbours,
+    nodes,
     pairs,
     putting,
     quantising,
@@ -136,8 +137,9 @@ class NormPass(CustomGraphPass):
         if node.target not in TORCHS:
             return chosen
         is_backward = "backward" in str(node.target)
-        direction, x = "backward" if is_backward else "forward", node.args[int(is_backward)]
-        _record(node.name, direction, reading.value(x), chosen, number)
+        direction = "backward" if is_backward else "forward"
+        x = reading.value(nodes.argument(node, "input"))
+        _record(node.name, direction, x, chosen, number)
         users = reading.users_of_results(node)
         if users is not None:
             results = {at: at for at in users}

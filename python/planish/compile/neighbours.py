@@ -12,10 +12,10 @@ from typing import Any, cast
 from torch.utils.checkpoint import CheckpointPolicy
 
 import torch
-from planish.compile import reading, sums
+from planish.compile import nodes, reading, sums
 from planish.compile.joins import Join, depends, is_sum_of_alike
 from planish.compile.putting import Writer, fake_mode, result_of
-from planish.compile.reading import Norm, hint, is_by_channel, value
+from planish.compile.reading import DRESIDUAL, DX, SUM, Norm, Y, hint, is_by_channel, value
 from planish.operators import call
 from torch import Tensor, fx
 
@@ -36,8 +36,8 @@ _VIEWS = (
     *(aten.transpose.int, aten.t.default, aten.unsqueeze.default, aten.squeeze.dim),
     *(aten.expand.default, aten.alias.default, aten.slice.Tensor),
 )
-#: Where a convolution, and its gradient, has the image.
-_CONVOLUTIONS: dict[Any, int] = {aten.convolution.default: 0, aten.convolution_backward.default: 1}
+#: What has an image as its ``input``.
+_CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
 _POINTWISE = (prims.convert_element_type.default, aten.clone.default, aten._to_copy.default)
 
 
@@ -67,16 +67,16 @@ def without_copy(norm: Norm) -> Norm:
     first, and so the gradients of its results; planish's operator writes what it reads."""
     if not norm.call.split:
         return norm
-    tensors, at = list(norm.tensors), 1 if norm.is_backward else 0
-    x = tensors[at]
+    tensors, x = norm.tensors, norm.input
     if _is_copy(x):
-        tensors = [_copied(x) if t is x else t for t in tensors]
-    if norm.is_backward and _is_copy(tensors[0]):
-        dy = _copied(tensors[0])
-        if value(dy).stride() == value(tensors[at]).stride():
-            tensors[0] = dy
+        tensors = tensors._make(_copied(x) if t is x else t for t in tensors)
+        x = _copied(x)
+    if norm.is_backward and _is_copy(tensors.dy):
+        dy = _copied(tensors.dy)
+        if value(dy).stride() == value(x).stride():
+            tensors = tensors._replace(dy=dy)
     made = norm.call._replace(options=norm.call.options & ~call.DENSE)
-    return replace(norm, tensors=tuple(tensors), call=made)
+    return replace(norm, tensors=tensors, call=made)
 
 
 def _is_of_channels(norm: Norm) -> bool:
@@ -89,7 +89,7 @@ def _lies_otherwise(norm: Norm) -> bool:
     channels ask for."""
     if not norm.is_backward or not _is_of_channels(norm):
         return False
-    return bool(value(norm.tensors[0]).stride() != norm.x.stride())
+    return bool(value(norm.tensors.dy).stride() != norm.x.stride())
 
 
 def lay_gradient(norm: Norm) -> Norm:
@@ -99,14 +99,13 @@ def lay_gradient(norm: Norm) -> Norm:
         return norm
     writer, last = Writer(norm.node), norm.x.dim() - 1
     there, back = [0, last, *range(1, last)], [0, *range(2, last + 1), 1]
-    image = writer.add(aten.permute.default, norm.tensors[0], there)
+    image = writer.add(aten.permute.default, norm.tensors.dy, there)
     copy = writer.add(aten.clone.default, image, memory_format=torch.contiguous_format)
     dy = writer.add(aten.permute.default, copy, back)
-    return replace(norm, tensors=(dy, *norm.tensors[1:]))
+    return replace(norm, tensors=norm.tensors._replace(dy=dy))
 
 
-def _copied(copy: fx.Node | None) -> fx.Node:
-    assert copy is not None
+def _copied(copy: fx.Node) -> fx.Node:
     return cast(fx.Node, copy.args[0])
 
 
@@ -117,8 +116,9 @@ def _strides(values: Any) -> list[Any]:
 
 def _reads_as_well(reader: fx.Node, copy: fx.Node, x: fx.Node) -> bool:
     """Whether a convolution, or its gradient, returns the same of x as of the copy."""
-    at, places = _CONVOLUTIONS.get(reader.target), range(len(reader.args))
-    if reader.kwargs or [place for place in places if reader.args[place] is copy] != [at]:
+    if reader.target not in _CONVOLUTIONS or reader.kwargs or reader.args.count(copy) != 1:
+        return False
+    if nodes.argument(reader, "input") is not copy:
         return False
     arguments = [x if argument is copy else argument for argument in reader.args]
     found = result_of(reader.target, arguments, fake_mode(reader))
@@ -128,8 +128,8 @@ def _reads_as_well(reader: fx.Node, copy: fx.Node, x: fx.Node) -> bool:
 def spare_copies(norm: Norm) -> None:
     """Has convolutions read the image that a group norm reads, where the model copies it for them:
     else a graph keeps both."""
-    x = norm.tensors[1 if norm.is_backward else 0]
-    if not norm.call.split or x is None:
+    x = norm.input
+    if not norm.call.split:
         return
     for copy in list(filter(_is_copy, x.users)):
         for reader in list(copy.users):
@@ -168,7 +168,7 @@ def make_views_again(norm: Norm) -> None:
         while node is not None and node.target in _VIEWS:
             if value(node).dim() >= 4:
                 node.meta.setdefault("recompute", CheckpointPolicy.MUST_RECOMPUTE)
-            node = node.args[0]  # type: ignore[assignment]
+            node = node.args[0]
 
 
 def _consumers(node: fx.Node) -> list[fx.Node]:
@@ -195,7 +195,7 @@ def _reads(node: fx.Node | None) -> int:
 def _is_made(node: fx.Node) -> bool:
     """By inductor, as a convolution's bias is added on a GPU, whose input is read by others."""
     if node.target is aten.convolution.default:
-        return node.args[2] is not None and value(node).is_cuda
+        return nodes.argument(node, "bias") is not None and value(node).is_cuda
     return node.op == "call_function" and _is_pointwise(node)
 
 
@@ -235,7 +235,7 @@ def _passes_of_layout(norm: Norm) -> int:
     seen so a gradient that lies otherwise is copied, and an image that inductor makes might not
     lie so."""
     if _is_of_channels(norm):
-        x = _producer(norm.tensors[int(norm.is_backward)])
+        x = _producer(norm.input)
         made = x is not None and _is_pointwise(x)
         return 2 + 2 * _lies_otherwise(norm) + 2 * made if norm.is_backward else 0
     if norm.call.split or call.axes_of(norm.call.axes, 0) != [1] or norm.x.dim() < 3:
@@ -251,7 +251,7 @@ def of_one_input(norms: Sequence[fx.Node]) -> dict[fx.Node, tuple[fx.Node, ...]]
         norm = reading.read(node)
         if norm is not None:
             made = norm.call
-            alike = norm.tensors[int(norm.is_backward)], norm.is_backward, made.axes, made.split
+            alike = norm.input, norm.is_backward, made.axes, made.split
             readers.setdefault(alike, []).append(node)
     found: dict[fx.Node, tuple[fx.Node, ...]] = {}
     for several in readers.values():
@@ -296,10 +296,9 @@ def _passes_behind(
 
 def _own_passes(join: Join) -> int:
     """Over memory by the call: the tensors of x's size that it reads and writes."""
-    tensors = join.norm.tensors
     if not join.norm.is_backward:
-        return 4 if 1 in join.places else 2  # a sum is read and written
-    return 3 + sum(tensor is not None for tensor in tensors[4:6]) + (1 in join.places)
+        return 4 if SUM in join.places else 2  # a sum is read and written
+    return 3 + len(join.norm.values("dsum", "branch")) + (DRESIDUAL in join.places)
 
 
 def extra_passes(
@@ -311,16 +310,15 @@ def extra_passes(
     """Passes over memory that inductor would have saved by fusing its own norm with what stands
     around it, as a share of those of its norm. ``join``: with what is part of planish's call.
     ``others``: norms of the same input, of all of which inductor has one kernel."""
-    picked = [user for at, place in norm.results.items() if not place for user in norm.users[at]]
-    own, results, gone = 3 if norm.is_backward else 2, [picked], join.gone if join else ()
+    own, results = 3 if norm.is_backward else 2, [norm.picked(DX if norm.is_backward else Y)]
+    called, gone = (norm, ()) if join is None else (join.norm, join.gone)
     if join is not None:
         own = _own_passes(join)
         if norm.is_backward:
-            results = [[node] for place, node in join.places.items() if place <= 1]
-    made = norm.tensors[0] if join is None else join.norm.tensors[0]
-    before, common = _passes_before(norm, made)
+            results = [[node] for place, node in join.places.items() if place in (DX, DRESIDUAL)]
+    before, common = _passes_before(norm, called.tensors.dy if norm.is_backward else called.input)
     before += _passes_of_layout(norm)
-    behind = sum(_passes_behind(nodes, gone, norm.node, others) for nodes in results)
+    behind = sum(_passes_behind(several, gone, norm.node, others) for several in results)
     more = len(others) if are_inductors else 0
     own -= any(_is_theirs(node, others) for node in gone)  # of which one has no sum to add to
     if norm.is_backward:  # each has a gradient of its own, and all have one result

@@ -3,6 +3,7 @@ does however it is written, what goes in, and who reads it."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor, fx
 
 __all__ = [
     "argument",
+    "argument_at",
+    "arguments",
     "is_cast",
     "is_size",
     "is_written_between",
@@ -53,11 +56,33 @@ def name(node: Any) -> str:
     return str(getattr(packet, "__name__", ""))
 
 
-def argument(node: fx.Node, place: int, key: str, default: Any = None) -> Any:
-    """An argument by its place or its name."""
+def argument_at(node: fx.Node, place: int, key: str, default: Any = None) -> Any:
+    """An argument of one of Python's functions or methods, which have no schema, by its place or
+    its name."""
     if key in node.kwargs:
         return node.kwargs[key]
     return node.args[place] if len(node.args) > place else default
+
+
+@functools.cache
+def _schema(target: Any) -> dict[str, tuple[int, Any]]:
+    """Where an operator has each of its arguments, and the default."""
+    named = enumerate(target._schema.arguments)
+    return {one.name: (place, one.default_value) for place, one in named}
+
+
+def argument(node: fx.Node, name: str) -> Any:
+    """An argument of an operator, aten's or planish's, by the name that its schema has for it; the
+    default where it is not given. Arguments that differ in kind are read so. By place are read the
+    one tensor of a view, a copy or a cast, the two operands of a sum, a product or a quotient, and
+    what getitem has."""
+    place, default = _schema(node.target)[name]
+    return argument_at(node, place, name, default)
+
+
+def arguments(node: fx.Node, *names: str) -> tuple[Any, ...]:
+    """Several of them."""
+    return tuple(argument(node, name) for name in names)
 
 
 def only_user(node: fx.Node) -> fx.Node | None:

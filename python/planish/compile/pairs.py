@@ -6,12 +6,21 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from planish.compile.nodes import argument, arguments
 from planish.compile.putting import Writer
 from planish.compile.reading import users_of_results, value
 from planish.operators import call
+from planish.operators.call import Call, Tensors
+from planish.operators.formulas import Given
 from torch import fx
 
 __all__ = ["take_apart"]
+
+#: What the arguments of both norms are called by.
+_PAIR = "first", "second"
+
+#: An operator, its arguments, and which of its results are which of a node's.
+_Made = tuple[Any, tuple[Any, ...], dict[int, int]]
 
 
 def _axes(x: Any, weight: Any) -> int:
@@ -20,16 +29,15 @@ def _axes(x: Any, weight: Any) -> int:
     return call.pack_axes([ndim - 1], range(ndim - count, ndim))
 
 
-def _replace(node: fx.Node, made: list[tuple[Any, list[Any], dict[int, int]]]) -> None:
-    """``made``: an operator, its arguments, and which of its results are which of the node's."""
+def _replace(node: fx.Node, made: list[_Made]) -> None:
     users = users_of_results(node)
     if users is None:
         return
     writer = Writer(node)
-    for target, arguments, places in made:
+    for target, taken, places in made:
         if not any(at in users for at in places.values()):
             continue
-        whole = writer.add(target, *arguments)
+        whole = writer.add(target, *taken)
         for place, at in places.items():
             for user in users.get(at, []):
                 picked = writer.pick(whole, place)
@@ -41,39 +49,27 @@ def _replace(node: fx.Node, made: list[tuple[Any, list[Any], dict[int, int]]]) -
 
 def take_apart(graph: fx.Graph) -> None:
     ops = torch.ops.planish
-    none = None
     for node in list(graph.nodes):
+        made: list[_Made] = []
         if node.target is ops.norm_pair.default:
-            first, second, *weights, options, eps = node.args
-            made = [
-                (
-                    ops.norm_forward.default,
-                    [
-                        *(x, none, none, none, none, weight, none, none, none, none),
-                        *(_axes(x, weight), options, 0, eps, 0.0),
-                    ],
-                    {0: 3 * k, 2: 3 * k + 1, 3: 3 * k + 2},
-                )
-                for k, (x, weight) in enumerate(zip((first, second), weights, strict=True))
-            ]
+            options, eps = argument(node, "options"), argument(node, "eps")
+            for k, which in enumerate(_PAIR):
+                x, weight = arguments(node, which, f"{which}_weight")
+                numbers = Call(_axes(x, weight), options, eps=eps)
+                forward = *Tensors(x, weight=weight), *numbers
+                places = {0: 3 * k, 2: 3 * k + 1, 3: 3 * k + 2}
+                made.append((ops.norm_forward.default, forward, places))
             _replace(node, made)
         elif node.target is ops.norm_pair_backward.default:
-            *tensors, options = node.args
-            made = []
-            for k in range(2):
-                dy, x, mean, rstd, weight = tensors[k::2]
+            options = argument(node, "options")
+            for k, which in enumerate(_PAIR):
+                dy, x = arguments(node, f"{which}_dy", which)
+                rstd, mean = arguments(node, f"{which}_rstd", f"{which}_mean")
+                weight = argument(node, f"{which}_weight")
                 wanted = options >> (call.WANTED_AT + 2 * k) & 3
                 dtype = value(x).dtype
                 both = (wanted & 1) | (wanted >> 1 & 1) << 2
                 own = call.backward_options(options, both, dtype, dtype)
-                made.append(
-                    (
-                        ops.norm_backward.default,
-                        [
-                            *(dy, x, rstd, mean, none, none, none, none, none, weight),
-                            *(none, none, none, none, _axes(x, weight), own, 0, 0.0),
-                        ],
-                        {0: 2 * k, 2: 2 * k + 1},
-                    )
-                )
+                backward = *Given(dy, x, rstd, mean, weight=weight), _axes(x, weight), own, 0, 0.0
+                made.append((ops.norm_backward.default, backward, {0: 2 * k, 2: 2 * k + 1}))
             _replace(node, made)

@@ -149,9 +149,10 @@ def as_planish(norm: Norm, join: Join | None = None) -> None:
     """One of planish's operators for graphs takes the place of the node, and of what stands beside
     it that is part of the call."""
     writer = Writer(norm.node)
-    tensors = list(norm.tensors)
+    tensors = norm.tensors
     if norm.is_backward:
-        tensors[2], tensors[3] = (_statistic(norm, writer, node) for node in tensors[2:4])
+        rstd, mean = (_statistic(norm, writer, node) for node in (tensors.rstd, tensors.mean))
+        tensors = tensors._replace(rstd=rstd, mean=mean)
     there = [tensor for tensor in tensors if tensor is not None]
     arguments = *there, forms.given_bits(tensors), *norm.numbers()
     values = [None if tensor is None else value(tensor) for tensor in tensors]

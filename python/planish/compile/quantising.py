@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 from planish.compile.joins import Join, Quantised, depends
-from planish.compile.nodes import only_user
+from planish.compile.nodes import argument, only_user
 from planish.compile.putting import Writer
-from planish.compile.reading import Norm, hint, value
+from planish.compile.reading import SUM, Norm, Y, hint, value
 from planish.functions.quantizing import LARGEST
 from planish.operators import asked, call
-from planish.operators.call import Tensors
 from planish.operators.quantized_calls import float_of
 from torch import Tensor, fx
 
@@ -23,27 +22,33 @@ __all__ = ["of", "put"]
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
-_Y, _SUM = 0, 1
 _CAST = prims.convert_element_type.default
 
 
 def _pays(norm: Norm) -> bool:
     """On a CPU the norm of a sum was no faster than inductor's."""
-    return norm.x.is_cuda or norm.tensors[1] is None
+    return norm.x.is_cuda or norm.tensors.residual is None
 
 
-def _is_number(node: fx.Node, at: int, number: float) -> bool:
-    return len(node.args) > at and node.args[at] in (number, int(number)) and not node.kwargs
+def _is_number(node: fx.Node, name: str, number: float) -> bool:
+    return argument(node, name) in (number, int(number)) and not node.kwargs
+
+
+def _dtype(node: fx.Node) -> Any:
+    """What a cast is to; None for another node."""
+    return argument(node, "dtype") if node.target is _CAST else None
 
 
 def _bounds(node: fx.Node, largest: float) -> set[int]:
     """Which of both bounds an operator sets: -1 and 1."""
-    if node.target is aten.clamp_min.default and _is_number(node, 1, -largest):
+    if node.target is aten.clamp_min.default and _is_number(node, "min", -largest):
         return {-1}
-    if node.target is aten.clamp_max.default and _is_number(node, 1, largest):
+    if node.target is aten.clamp_max.default and _is_number(node, "max", largest):
         return {1}
-    both = _is_number(node, 1, -largest) and _is_number(node, 2, largest)
-    return {-1, 1} if node.target is aten.clamp.default and both else set()
+    if node.target is not aten.clamp.default:
+        return set()
+    both = _is_number(node, "min", -largest) and _is_number(node, "max", largest)
+    return {-1, 1} if both else set()
 
 
 def _rounded(quotient: fx.Node) -> list[fx.Node]:
@@ -53,9 +58,9 @@ def _rounded(quotient: fx.Node) -> list[fx.Node]:
     while node is not None and node.target is not _CAST and len(path) < 3:
         path.append(node)
         node = only_user(node)
-    if node is None or node.target is not _CAST or node.args[1] not in LARGEST:
+    if node is None or _dtype(node) not in LARGEST:
         return []
-    dtype: Any = node.args[1]
+    dtype = _dtype(node)
     bounds: set[int] = set()
     rounds = 0
     for one in path:
@@ -74,14 +79,17 @@ def _row_scales(absolute: fx.Node, largest: float) -> tuple[list[fx.Node], float
     while node is not None:
         path.append(node)
         if node.target is aten.amax.default:
-            axes: Any = node.args[1] if len(node.args) == 3 and node.args[2] is True else []
+            axes: Any = argument(node, "dim") if argument(node, "keepdim") is True else []
             if list(axes) not in ([-1], [value(absolute).dim() - 1]):
                 return None
-        elif node.target is aten.clamp_min.default and isinstance(node.args[1], int | float):
-            least = node.args[1] if divided else float_of(float_of(node.args[1]) / largest)
-        elif node.target is aten.div.Tensor and _is_number(node, 1, largest):
+        elif node.target is aten.clamp_min.default:
+            bound = argument(node, "min")
+            if not isinstance(bound, int | float):
+                return None
+            least = bound if divided else float_of(float_of(bound) / largest)
+        elif node.target is aten.div.Tensor and _is_number(node, "other", largest):
             divided = True
-        elif node.target is not _CAST or node.args[1] is not torch.float32:
+        elif _dtype(node) is not torch.float32:
             return None
         if divided and least > 0:
             first = next(one for one in path[1:] if one.target is not _CAST)
@@ -93,7 +101,7 @@ def _row_scales(absolute: fx.Node, largest: float) -> tuple[list[fx.Node], float
 def _readers(node: fx.Node) -> Iterator[tuple[fx.Node, list[fx.Node]]]:
     """Who reads y, and the casts to f32 in between."""
     for user in node.users:
-        if user.target is _CAST and user.args[1] is torch.float32:
+        if _dtype(user) is torch.float32:
             for reader, casts in _readers(user):
                 yield reader, [*casts, user]
         else:
@@ -120,29 +128,29 @@ def _behind(y: fx.Node, norm: Norm) -> tuple[Quantised, list[fx.Node]] | None:
         return None
     (quotient,) = quotients
     path = _rounded(quotient)
-    if not path or quotient.args[0] not in (y, *gone):
+    of_it, scale = quotient.args
+    if not path or of_it not in (y, *gone):
         return None
-    q, scale, dtype = path[-1], quotient.args[1], path[-1].args[1]
+    q, dtype = path[-1], _dtype(path[-1])
     gone += [quotient, *path]
     if not rest:
         if not isinstance(scale, fx.Node) or not _is_scale(scale, norm.x):
             return None
         return Quantised(q, None, scale, 0.0), gone
-    found = _row_scales(rest[0], LARGEST[dtype]) if rest[0].target is aten.abs.default else None  # type: ignore[index]
+    found = _row_scales(rest[0], LARGEST[dtype]) if rest[0].target is aten.abs.default else None
     if found is None or found[0][-1] is not scale:
         return None
     return Quantised(q, found[0][-1], None, found[1]), gone + found[0]
 
 
 def _has_kernel(norm: Norm) -> bool:
-    given = Tensors(*norm.tensors)  # type: ignore[arg-type]
-    x, options = norm.x, norm.call.options
-    plain = given._replace(residual=None, weight=None, bias=None)[1:]
-    if any(tensor is not None for tensor in plain) or call.activation_in(options):
+    x, given = norm.x, norm.tensors
+    others = given._replace(x=None, residual=None, weight=None, bias=None)
+    if any(tensor is not None for tensor in others) or call.activation_in(norm.call.options):
         return False
     if not norm.call.is_over_last(x.dim()):
         return False
-    wide = [value(node) for node in (given.x, given.residual) if node is not None]
+    wide = norm.values("x", "residual")
     if x.dtype == torch.float64 or not all(tensor.is_contiguous() for tensor in wide):
         return False
     weight, bias = (
@@ -156,9 +164,9 @@ def _has_kernel(norm: Norm) -> bool:
 def of(norm: Norm, join: Join | None) -> Join | None:
     """With what stands in front of the norm (``join``); None where nothing is quantised."""
     whole = norm if join is None else join.norm
-    if norm.is_backward or set(norm.results.values()) - {_Y, _SUM}:
+    if norm.is_backward or set(norm.results.values()) - {Y, SUM}:
         return None
-    ys = [user for at, place in norm.results.items() if place == _Y for user in norm.users[at]]
+    ys = norm.picked(Y)
     if len(ys) != 1 or not _pays(whole) or not _has_kernel(whole):
         return None
     found = _behind(ys[0], norm)
@@ -176,13 +184,12 @@ def of(norm: Norm, join: Join | None) -> Join | None:
 def put(join: Join, quantised: Quantised) -> None:
     """planish's quantised norm in the place of the norm and all that is joined."""
     norm = join.norm
-    given, made = Tensors(*norm.tensors), norm.call  # type: ignore[arg-type]
-    dtype: Any = quantised.q.args[1]
+    given, made = norm.tensors, norm.call
     options = call.pack_options(
         rms=bool(made.options & call.RMS),
         weight_offset=call.weight_offset_in(made.options),
         save=False,
-        dtype=dtype,
+        dtype=_dtype(quantised.q),
         sum_dtype=call.sum_dtype_in(made.options),
     )
     writer, scale = Writer(norm.node), quantised.given
@@ -191,9 +198,8 @@ def put(join: Join, quantised: Quantised) -> None:
     tensors = given.x, given.residual, given.weight, given.bias, scale
     numbers = made.axes, options, made.eps, 0, quantised.least, 0.0
     whole = writer.add(torch.ops.planish.quantized_norm.default, *tensors, *numbers)
-    places = {0: quantised.q, 1: quantised.scales, 2: join.places.get(_SUM)}
-    own = [user for at, place in norm.results.items() if place == _SUM for user in norm.users[at]]
-    for place, node in [*places.items(), *((2, node) for node in own)]:
+    places = {0: quantised.q, 1: quantised.scales, 2: join.places.get(SUM)}
+    for place, node in [*places.items(), *((2, node) for node in norm.picked(SUM))]:
         if node is not None:
             node.replace_all_uses_with(writer.like(writer.pick(whole, place), value(node)))
     picked = [user for users in norm.users.values() for user in users]

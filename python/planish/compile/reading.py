@@ -17,9 +17,15 @@ from planish.operators.formulas import Given
 from torch import Tensor, fx
 
 __all__ = [
+    "DCOLUMN",
+    "DRESIDUAL",
+    "DX",
+    "IN_FRONT",
     "NOTHING",
+    "SUM",
     "TORCHS",
     "Norm",
+    "Y",
     "hint",
     "is_by_channel",
     "is_by_pixel",
@@ -35,13 +41,13 @@ aten = torch.ops.aten
 NOTHING = Call(0, 0)
 
 #: The results of norm_forward.
-_Y, _SUM, _MEAN, _RSTD = range(4)
-#: Of norm_backward, those of norms without stages (call.GRADIENTS).
-_DX, _DWEIGHT, _DBIAS, _DCOLUMN = 0, 2, 3, 4
-#: The tensor of norm_backward that is read for dcolumn_scale alone.
-_BRANCH_AT = 5
+Y, SUM, _MEAN, _RSTD = range(4)
+#: The first results of norm_backward (call.GRADIENTS).
+DX, DRESIDUAL, _DWEIGHT, _DBIAS, DCOLUMN = range(5)
 
-_SAVE_BITS, _SUM_BITS, _WANTED_BITS = call.SAVE, call.SUM_DTYPE, call.WANTED
+#: The tensors of the stages in front of a norm, in both passes; then those behind xhat.
+IN_FRONT = ("residual", "dsum", "branch", "row_scale", "column_scale", "rng")
+_AFFINE, _BEHIND = ("weight", "bias"), ("scale", "shift", "gate")
 
 
 @dataclass(frozen=True)
@@ -51,24 +57,42 @@ class Norm:
 
     node: fx.Node
     is_backward: bool
-    tensors: tuple[fx.Node | None, ...]
+    #: A node in the place of each of planish.operators.call.Tensors, of a backward formulas.Given.
+    tensors: Any
     call: Call
     results: dict[int, int]
     #: By the place in the node's results: what picks it.
     users: dict[int, list[fx.Node]]
 
     @property
+    def input(self) -> fx.Node:
+        """The node of x, or of s of a backward."""
+        return self.tensors.s if self.is_backward else self.tensors.x  # type: ignore[no-any-return]
+
+    @property
     def x(self) -> Tensor:
-        """x, or s of a backward."""
-        found: Tensor = value(self.tensors[1 if self.is_backward else 0])
+        found: Tensor = value(self.input)
         return found
 
     @property
     def is_planishs(self) -> bool:
         return self.node.target not in TORCHS
 
-    def values(self) -> list[Tensor | None]:
-        return [None if tensor is None else value(tensor) for tensor in self.tensors]
+    @property
+    def is_staged(self) -> bool:
+        """Whether there are other tensors than weight and bias."""
+        return bool(self.values(*IN_FRONT, *_BEHIND))
+
+    def values(self, *roles: str) -> list[Tensor]:
+        """What stands for the tensors of these roles that are there."""
+        found = (getattr(self.tensors, role, None) for role in roles)
+        return [value(tensor) for tensor in found if tensor is not None]
+
+    def picked(self, place: int) -> list[fx.Node]:
+        """The nodes of a result, by its place in the operator's."""
+        return [
+            one for at, known in self.results.items() if known == place for one in self.users[at]
+        ]
 
     def numbers(self) -> tuple[Any, ...]:
         """What the operator takes behind its tensors."""
@@ -118,7 +142,7 @@ def users_of_results(node: fx.Node) -> dict[int, list[fx.Node]] | None:
 def _made(
     node: fx.Node,
     is_backward: bool,
-    tensors: Sequence[Any],
+    tensors: Any,
     made: Call,
     places: Sequence[int | None],
 ) -> Norm | None:
@@ -133,31 +157,30 @@ def _made(
     used = set(results.values())
     options = made.options
     if is_backward:
-        options = options & ~_WANTED_BITS | sum(1 << place for place in used) << call.WANTED_AT
-        if _DCOLUMN not in used:
-            tensors = [None if at == _BRANCH_AT else t for at, t in enumerate(tensors)]
+        options = options & ~call.WANTED | sum(1 << place for place in used) << call.WANTED_AT
+        if DCOLUMN not in used:
+            tensors = tensors._replace(branch=None)  # it is read for that alone
     else:
         if not used & {_MEAN, _RSTD}:
-            options &= ~_SAVE_BITS
-        if _SUM not in used:
-            options &= ~_SUM_BITS
-    return Norm(node, is_backward, tuple(tensors), made._replace(options=options), results, users)
+            options &= ~call.SAVE
+        if SUM not in used:
+            options &= ~call.SUM_DTYPE
+    return Norm(node, is_backward, tensors, made._replace(options=options), results, users)
 
 
 # ---- planish's operators ------------------------------------------------------------------------
 
 
 def _own_forward(node: fx.Node) -> Norm | None:
-    count = len(Tensors._fields)
-    tensors, numbers = node.args[:count], node.args[count:]
-    return _made(node, False, tensors, Call(*numbers), (_Y, _SUM, _MEAN, _RSTD))  # type: ignore[arg-type]
+    tensors = Tensors(*nodes.arguments(node, *Tensors._fields))
+    numbers = Call(*nodes.arguments(node, *Call._fields))
+    return _made(node, False, tensors, numbers, (Y, SUM, _MEAN, _RSTD))
 
 
 def _own_backward(node: fx.Node) -> Norm | None:
-    count = len(Given._fields)
-    axes, options, split, p = node.args[count:]
-    made = Call(axes, options, split, 0.0, p)  # type: ignore[arg-type]
-    return _made(node, True, node.args[:count], made, range(len(call.GRADIENTS)))
+    given = Given(*nodes.arguments(node, *Given._fields))
+    axes, options, split, p = nodes.arguments(node, "axes", "options", "split", "dropout_p")
+    return _made(node, True, given, Call(axes, options, split, 0.0, p), range(len(call.GRADIENTS)))
 
 
 # ---- torch's ------------------------------------------------------------------------------------
@@ -176,21 +199,27 @@ def _is_over_last(x: Any, shape: Any, *parameters: Any) -> bool:
 
 
 def _layer_norm(node: fx.Node) -> Norm | None:
-    x, shape, weight, bias, eps = node.args
+    x, shape = nodes.arguments(node, "input", "normalized_shape")
+    weight, bias, eps = nodes.arguments(node, "weight", "bias", "eps")
     if not _is_over_last(x, shape, weight, bias):
         return None
     axes = _last(value(x).dim(), shape)
-    made = call.make_call(axes, axes, eps=eps, rms=False, dense=True)  # type: ignore[arg-type]
-    tensors = Tensors(x, weight=weight, bias=bias)  # type: ignore[arg-type]
-    return _made(node, False, tensors, made, (_Y, _MEAN, _RSTD))
+    made = call.make_call(axes, axes, eps=eps, rms=False, dense=True)
+    return _made(node, False, Tensors(x, weight=weight, bias=bias), made, (Y, _MEAN, _RSTD))
+
+
+def _given(node: fx.Node, mean: fx.Node | None) -> Given:
+    dy, x, rstd, weight = nodes.arguments(node, "grad_out", "input", "rstd", "weight")
+    return Given(dy, x, rstd, mean, weight=weight)  # type: ignore[arg-type]
 
 
 def _layer_norm_backward(node: fx.Node) -> Norm | None:
-    dy, x, shape, mean, rstd, weight, bias, _ = node.args
-    if not _is_over_last(x, shape, weight, bias):
+    shape, mean, bias = nodes.arguments(node, "normalized_shape", "mean", "bias")
+    given = _given(node, mean)
+    if not _is_over_last(given.s, shape, given.weight, bias):
         return None
-    axes = _last(value(x).dim(), shape)
-    return _of_gradients(node, Given(dy, x, rstd, mean, weight=weight), axes, axes, False)  # type: ignore[arg-type]
+    axes = _last(value(given.s).dim(), shape)
+    return _of_gradients(node, given, axes, axes, False)
 
 
 def _of_gradients(
@@ -200,40 +229,40 @@ def _of_gradients(
     made = call.make_call(
         reduce, affine, split=split, rms=rms, save=False, dtype=dtype, sum_dtype=dtype
     )
-    return _made(node, True, given, made, (_DX, _DWEIGHT) if rms else (_DX, _DWEIGHT, _DBIAS))
+    return _made(node, True, given, made, (DX, _DWEIGHT) if rms else (DX, _DWEIGHT, _DBIAS))
 
 
 def _rms_norm(node: fx.Node) -> Norm | None:
-    x, shape, weight, eps = (*node.args, None, None)[:4]
+    x, shape = nodes.arguments(node, "input", "normalized_shape")
+    weight, eps = nodes.arguments(node, "weight", "eps")
     if not _is_over_last(x, shape, weight):
         return None
     axes = _last(value(x).dim(), shape)
-    number = rms_eps(eps, value(x))  # type: ignore[arg-type]
-    made = call.make_call(axes, axes, eps=number, rms=True)
-    return _made(node, False, Tensors(x, weight=weight), made, (_Y, _RSTD))  # type: ignore[arg-type]
+    made = call.make_call(axes, axes, eps=rms_eps(eps, value(x)), rms=True)
+    return _made(node, False, Tensors(x, weight=weight), made, (Y, _RSTD))
 
 
 def _rms_norm_backward(node: fx.Node) -> Norm | None:
-    dy, x, shape, rstd, weight, _ = node.args
-    if not _is_over_last(x, shape, weight):
+    given, shape = _given(node, None), nodes.argument(node, "normalized_shape")
+    if not _is_over_last(given.s, shape, given.weight):
         return None
-    axes = _last(value(x).dim(), shape)
-    return _of_gradients(node, Given(dy, x, rstd, weight=weight), axes, axes, True)  # type: ignore[arg-type]
+    axes = _last(value(given.s).dim(), shape)
+    return _of_gradients(node, given, axes, axes, True)
 
 
 def _group_norm(node: fx.Node) -> Norm | None:
-    x, weight, bias, _, _, _, groups, eps = node.args
+    x, weight, bias = nodes.arguments(node, "input", "weight", "bias")
+    groups, eps = nodes.arguments(node, "group", "eps")
     axes = list(range(2, value(x).dim() + 1))
-    made = call.make_call(axes, [1, 2], split=groups, eps=eps, rms=False)  # type: ignore[arg-type]
-    tensors = Tensors(x, weight=weight, bias=bias)  # type: ignore[arg-type]
-    return _made(node, False, tensors, made, (_Y, _MEAN, _RSTD))
+    made = call.make_call(axes, [1, 2], split=groups, eps=eps, rms=False)
+    return _made(node, False, Tensors(x, weight=weight, bias=bias), made, (Y, _MEAN, _RSTD))
 
 
 def _group_norm_backward(node: fx.Node) -> Norm | None:
-    dy, x, mean, rstd, weight, _, _, _, groups, _ = node.args
-    axes = list(range(2, value(x).dim() + 1))
-    given = Given(dy, x, rstd, mean, weight=weight)  # type: ignore[arg-type]
-    return _of_gradients(node, given, axes, [1, 2], False, groups)  # type: ignore[arg-type]
+    mean, groups = nodes.arguments(node, "mean", "group")
+    given = _given(node, mean)
+    axes = list(range(2, value(given.s).dim() + 1))
+    return _of_gradients(node, given, axes, [1, 2], False, groups)
 
 
 #: torch's operators, which its compilers take apart where they are not kept.
@@ -265,9 +294,8 @@ def read(node: fx.Node) -> Norm | None:
     x = norm.x
     if x.device.type not in ("cpu", "cuda") or x.dim() + (norm.call.split != 0) > 16:
         return None
-    values = [v for v in norm.values() if v is not None]
-    parameters = norm.values()[9:] if norm.is_backward else norm.values()[5:]
-    dtypes = {x.dtype, *(v.dtype for v in parameters if v is not None)}
+    dtypes = {x.dtype, *(v.dtype for v in norm.values(*_AFFINE, *_BEHIND))}
+    values = norm.values(*norm.tensors._fields)
     if not dtypes <= set(DTYPES) or any(v.device != x.device for v in values):
         return None
     return norm

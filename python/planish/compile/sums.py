@@ -9,6 +9,7 @@ from typing import cast
 
 import torch
 from planish.compile.joins import is_sum_of_alike
+from planish.compile.nodes import argument
 from planish.compile.putting import Writer
 from planish.compile.reading import Norm, value
 from torch import Tensor, fx
@@ -61,7 +62,7 @@ def _product(term: fx.Node) -> fx.Node | None:
 
 
 def _length(product: fx.Node) -> int:
-    return int(value(product.args[0]).shape[1])
+    return int(value(argument(product, "self")).shape[1])
 
 
 def _is_overwritable(node: fx.Node, before: fx.Node) -> bool:
@@ -92,7 +93,7 @@ def _compiler_writes_in_place() -> bool:
 
 def of(norm: Norm) -> Sum | None:
     """None where the gradient of a norm's result is no sum that can be made in place."""
-    node = norm.tensors[0] if norm.is_backward else None
+    node = norm.tensors.dy if norm.is_backward else None
     if node is None or not _pays(norm.x) or not is_sum_of_alike(node):
         return None
     if list(node.users) != [norm.node]:

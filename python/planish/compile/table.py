@@ -158,10 +158,7 @@ def _layout(kind: str, x: Tensor, reduce: list[int], split: int, staged: bool) -
 
 def site_of(norm: Norm) -> Site | None:
     """None where a size is not known, or there are no rows for such a norm."""
-    values = norm.values()
-    stages = [*values[4:9], *values[11:]] if norm.is_backward else [*values[1:5], *values[7:]]
-    staged = any(value is not None for value in stages)
-    return site(norm.x, norm.call, staged, norm.is_backward)
+    return site(norm.x, norm.call, norm.is_staged, norm.is_backward)
 
 
 def direction_of(device: str, layout: str, columns: int, elements: int, backward: bool) -> str:

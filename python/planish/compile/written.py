@@ -37,8 +37,8 @@ class Left(NamedTuple):
 
 
 def _torchs_rms(node: fx.Node) -> Found | None:
-    x, shape = nodes.argument(node, 0, "input"), nodes.argument(node, 1, "normalized_shape")
-    weight, eps = nodes.argument(node, 2, "weight"), nodes.argument(node, 3, "eps")
+    x, shape = nodes.argument_at(node, 0, "input"), nodes.argument_at(node, 1, "normalized_shape")
+    weight, eps = nodes.argument_at(node, 2, "weight"), nodes.argument_at(node, 3, "eps")
     value = nodes.value(x)
     if not isinstance(value, Tensor) or not isinstance(shape, list | tuple | torch.Size):
         return None
@@ -55,10 +55,10 @@ def _torchs_rms(node: fx.Node) -> Found | None:
 
 def _torchs(node: fx.Node, groups: bool) -> Found | None:
     """A layer norm over the last axis, or a group norm."""
-    x = nodes.argument(node, 0, "input")
-    sizes = nodes.argument(node, 1, "num_groups" if groups else "normalized_shape")
-    weight, bias = nodes.argument(node, 2, "weight"), nodes.argument(node, 3, "bias")
-    eps, value = nodes.argument(node, 4, "eps", 1e-5), nodes.value(x)
+    x = nodes.argument_at(node, 0, "input")
+    sizes = nodes.argument_at(node, 1, "num_groups" if groups else "normalized_shape")
+    weight, bias = nodes.argument_at(node, 2, "weight"), nodes.argument_at(node, 3, "bias")
+    eps, value = nodes.argument_at(node, 4, "eps", 1e-5), nodes.value(x)
     if not isinstance(value, Tensor) or not isinstance(eps, float):
         return None
     if groups and not (isinstance(sizes, int) and value.dim() >= 3):
@@ -94,7 +94,7 @@ def _others(graph: fx.Graph) -> Iterator[Left]:
     for node in graph.nodes:
         if nodes.name(node) not in _OTHERS or getattr(node.target, "namespace", "") == "planish":
             continue
-        x, made = nodes.value(nodes.argument(node, 0, "input")), nodes.value(node)
+        x, made = nodes.value(nodes.argument_at(node, 0, "input")), nodes.value(node)
         made = made[0] if isinstance(made, list | tuple) else made
         if isinstance(x, Tensor) and isinstance(made, Tensor):
             passes = ("forward", "backward") if made.requires_grad else ("forward",)
