@@ -33,6 +33,13 @@ class Left(NamedTuple):
     why: dict[str, str]
 
 
+class _Taken(NamedTuple):
+    """A norm that planish.norm_forward is put in the place of, and the nodes that are it now."""
+
+    found: Found
+    inside: set[fx.Node]
+
+
 # ---- torch's functions ---------------------------------------------------------------------------
 
 
@@ -179,9 +186,8 @@ def _is_learned(node: fx.Node) -> bool:
     return any(isinstance(one, Tensor) and one.requires_grad for one in values)
 
 
-def _why_not(found: Found, order: dict[fx.Node, int]) -> str | None:
-    """Why what is written is no norm, though it computes one."""
-    inside = _within(found)
+def _why_not(found: Found, inside: set[fx.Node], order: dict[fx.Node, int]) -> str | None:
+    """Why what is written is no norm, though it computes one; ``inside``: its nodes."""
     if nodes.is_written_between(min(inside, key=order.__getitem__), found.node):
         return "something is written in place between its parts"
     if _is_learned(found.node) and not all(
@@ -191,15 +197,19 @@ def _why_not(found: Found, order: dict[fx.Node, int]) -> str | None:
     return None
 
 
-def _taken(found: Found, mode: str, order: dict[fx.Node, int]) -> Found | None:
+def _taken(
+    found: Found, inside: set[fx.Node], mode: str, order: dict[fx.Node, int]
+) -> _Taken | None:
     """The norm, with what stands behind it where that is faster, if it is to be planish's."""
-    is_last = _is_last(found)
+    own = _Taken(found, inside) if _is_last(found) else None
     if mode == choice.ALWAYS:
-        return found if is_last else None
+        return own
     staged = _whole(found)
-    if staged is not found and _why_not(staged, order) is None and _is_worth(staged):
-        return staged
-    return found if is_last and _is_worth(found) else None
+    if staged is not found:
+        whole = _Taken(staged, _within(staged))
+        if _why_not(*whole, order) is None and _is_worth(staged):
+            return whole
+    return own if own is not None and _is_worth(found) else None
 
 
 def _left(found: Found, why: str | None) -> Left:
@@ -212,11 +222,13 @@ def rewrite(module: fx.GraphModule, mode: str) -> list[Left]:
     """Puts norm_forward in the place of the norms of a graph that is not differentiated yet. What
     is left, of those that are taken apart before planish sees them again."""
     graph, why = module.graph, choice.UNASKED if mode == choice.NEVER else None
-    left, taken = list(_others(graph)), []
+    left = list(_others(graph))
+    taken: list[_Taken] = []
     order = {node: place for place, node in enumerate(graph.nodes)}
     for one in list(_norms(graph)):
-        reason = why or one.why or _why_not(one, order)
-        found = None if reason else _taken(one, mode, order)
+        inside = _within(one)
+        reason = why or one.why or _why_not(one, inside, order)
+        found = None if reason else _taken(one, inside, mode, order)
         if found is not None:
             taken.append(found)
         elif _is_last(one):
@@ -227,15 +239,15 @@ def rewrite(module: fx.GraphModule, mode: str) -> list[Left]:
     return left
 
 
-def _put(taken: list[Found]) -> None:
+def _put(taken: list[_Taken]) -> None:
     """Norms in their places. Of the nodes that nobody reads then only their own parts go: others
     may be there for what they write."""
-    parts = set().union(*map(_within, taken))
+    parts = set().union(*(inside for _, inside in taken))
     replaced: dict[fx.Node, fx.Node] = {}
-    for found in taken:
+    for found, _ in taken:
         tensors = Tensors(*(replaced.get(t, t) for t in found.tensors))
         replaced[found.node] = behind.put(found._replace(tensors=tensors))
-    graph = taken[0].node.graph
+    graph = taken[0].found.node.graph
     for node in reversed(list(graph.nodes)):
         is_called = node.op in ("call_function", "call_method")
         if node in parts and is_called and not node.users and not nodes.writes(node):
