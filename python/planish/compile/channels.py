@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from planish.compile.formulas import dtype_of, slope
 from planish.compile.nodes import argument, arguments, name
-from planish.operators import batch_formulas, call, fakes
-from planish.operators.batch_formulas import Given, Numbers
+from planish.operators import call, fakes
+from planish.operators.batch_formulas import Given, Numbers, affine, along, normalized, rstd_of
 from planish.operators.formulas import activated
 from torch import Tensor, fx
 
@@ -48,13 +48,9 @@ def _behind(
     activation: int,
 ) -> tuple[Tensor, Tensor]:
     """(y, what its activation is of)."""
-    z, dtype = xhat, xhat.dtype
-    if weight is not None:
-        z = z * batch_formulas.along(weight, xhat, dtype)
-    if bias is not None:
-        z = z + batch_formulas.along(bias, xhat, dtype)
+    z = affine(xhat, weight, bias)
     if addend is not None:
-        z = z + addend.to(dtype)
+        z = z + addend.to(z.dtype)
     return activated(activation, z), z
 
 
@@ -103,20 +99,9 @@ def _apply(
     eps: float,
 ) -> tuple[Tensor]:
     dtype = dtype_of((x, variance, mean, addend, weight, bias))
-    xhat = _normalized(x.to(dtype), variance, mean, Numbers(axes, options, eps))
+    xhat = normalized(x.to(dtype), variance, mean, Numbers(axes, options, eps))
     y, _ = _behind(xhat, weight, bias, addend, call.activation_in(options))
     return (y.to(call.dtype_in(options) or x.dtype),)
-
-
-def _rstd(spread: Tensor, like: Tensor, numbers: Numbers) -> Tensor:
-    wide = batch_formulas.along(spread, like, like.dtype)
-    return torch.rsqrt(wide + numbers.eps) if numbers.running else wide
-
-
-def _normalized(wide: Tensor, spread: Tensor, mean: Tensor, numbers: Numbers) -> Tensor:
-    """xhat."""
-    centred = wide - batch_formulas.along(mean, wide, wide.dtype)
-    return centred * _rstd(spread, wide, numbers)
 
 
 def _backward(*arguments: Any) -> tuple[Tensor | None, ...]:
@@ -125,16 +110,16 @@ def _backward(*arguments: Any) -> tuple[Tensor | None, ...]:
     given, numbers = Given(*arguments[:count]), Numbers(*arguments[count:])
     dtype, reduce = dtype_of(given), call.axes_of(numbers.axes, 0)
     wide, dz = given.x.to(dtype), given.dy.to(dtype)
-    xhat = _normalized(wide, given.spread, given.mean, numbers)
+    xhat = normalized(wide, given.spread, given.mean, numbers)
     if given.y is not None:  # of a ReLU, with what is saved of it: NaN has slope 1
         dz = torch.where(given.y <= 0, 0.0, dz)
     elif numbers.activation:
         tensors = given.weight, given.bias, given.addend
         dz = dz * slope(numbers.activation, _behind(xhat, *tensors, 0)[1])
     total, dot = dz.sum(reduce, keepdim=True), (dz * xhat).sum(reduce, keepdim=True)
-    factor, dx = _rstd(given.spread, wide, numbers), dz
+    factor, dx = rstd_of(given.spread, wide, numbers), dz
     if given.weight is not None:
-        factor = factor * batch_formulas.along(given.weight, wide, dtype)
+        factor = factor * along(given.weight, wide, dtype)
     if not numbers.running:
         share = 1 / math.prod(given.x.shape[axis] for axis in reduce)
         dx = dz - total * share - xhat * (dot * share)

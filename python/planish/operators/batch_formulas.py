@@ -76,9 +76,7 @@ def batch_norm(
     y = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
     if training and x.dtype in DTYPES and is_transformed():
         dtype = torch.promote_types(x.dtype, torch.float32)
-        z = _by_batch(x.to(dtype), eps)
-        z = z if weight is None else z * along(weight, x, dtype)
-        y = (z if bias is None else z + along(bias, x, dtype)).to(y.dtype)
+        y = affine(_by_batch(x.to(dtype), eps), weight, bias).to(y.dtype)
     if addend is not None:
         y = y + addend.to(y.dtype)
     return composite.activate(y, activation)
@@ -87,6 +85,24 @@ def batch_norm(
 def along(vector: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
     """A vector of the channels beside x."""
     return vector.to(dtype).reshape(-1, *(1,) * (x.dim() - 2))
+
+
+def affine(xhat: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """xhat * weight + bias, in xhat's dtype."""
+    z = xhat if weight is None else xhat * along(weight, xhat, xhat.dtype)
+    return z if bias is None else z + along(bias, xhat, xhat.dtype)
+
+
+def rstd_of(spread: Tensor, like: Tensor, numbers: Numbers) -> Tensor:
+    """1 / sqrt(var + eps) beside a tensor, of statistics that are given."""
+    wide = along(spread, like, like.dtype)
+    return torch.rsqrt(wide + numbers.eps) if numbers.running else wide
+
+
+def normalized(wide: Tensor, spread: Tensor, mean: Tensor, numbers: Numbers) -> Tensor:
+    """xhat by statistics that are given."""
+    centred = wide - along(mean, wide, wide.dtype)
+    return centred * rstd_of(spread, wide, numbers)
 
 
 def _mask(y: Tensor, dtype: torch.dtype) -> Tensor:
@@ -121,11 +137,7 @@ def backward(given: Given, numbers: Numbers, inputs: list[Tensor]) -> list[Tenso
     x, weight = leaf(given.x, True, 0), leaf(given.weight, wanted[2], 1)
     bias = leaf(given.bias, wanted[3], 0)
     assert x is not None
-    z = _norm(given, numbers, x.to(dtype))
-    for parameter in (weight, bias):
-        if parameter is not None:
-            vector = along(parameter, x, dtype)
-            z = z * vector if parameter is weight else z + vector
+    z = affine(_norm(given, numbers, x.to(dtype)), weight, bias)
     dy = given.dy.to(dtype)
     if given.y is not None:
         y, dy = z, dy * _mask(given.y, dtype)
@@ -141,8 +153,7 @@ def backward(given: Given, numbers: Numbers, inputs: list[Tensor]) -> list[Tenso
 def _norm(given: Given, numbers: Numbers, wide: Tensor) -> Tensor:
     """xhat."""
     if numbers.running:
-        mean, var = along(given.mean, wide, wide.dtype), along(given.spread, wide, wide.dtype)
-        return (wide - mean) * (var + numbers.eps).rsqrt()
+        return normalized(wide, given.spread, given.mean, numbers)
     return _by_batch(wide, numbers.eps)
 
 
