@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from planish.compile import nodes
+from planish.library.seen import is_same_size
 from planish.operators import call
 from planish.operators.arguments import DTYPES, HALF
 from planish.operators.call import Call
@@ -55,7 +56,7 @@ def _is_like(node: Any, x: Tensor) -> bool:
     value = nodes.value(node)
     if not isinstance(value, Tensor) or value.dim() != x.dim():
         return False
-    return all(map(nodes.is_size, value.shape, x.shape))
+    return all(map(is_same_size, value.shape, x.shape))
 
 
 def _axes(tensor: Any, x: Tensor) -> list[int] | None:
@@ -64,11 +65,11 @@ def _axes(tensor: Any, x: Tensor) -> list[int] | None:
     value, ndim = nodes.value(tensor), x.dim()
     if not isinstance(value, Tensor) or value.dtype not in DTYPES or value.device != x.device:
         return None
-    if value.dim() not in (1, ndim) or not nodes.is_size(value.shape[-1], x.shape[-1]):
+    if value.dim() not in (1, ndim) or not is_same_size(value.shape[-1], x.shape[-1]):
         return None
     sizes = [1] * (ndim - value.dim()) + list(value.shape)
     last = ndim - 1
-    return [axis for axis, size in enumerate(sizes) if axis == last or not nodes.is_size(size, 1)]
+    return [axis for axis, size in enumerate(sizes) if axis == last or not is_same_size(size, 1)]
 
 
 def is_view(node: Any) -> bool:

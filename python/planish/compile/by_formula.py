@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from planish.compile import nodes
 from planish.compile.behind import Found, cast_back, is_view
+from planish.library.seen import is_same_size
 from planish.operators import call
 from planish.operators.arguments import HALF
 from planish.operators.call import Tensors
@@ -133,14 +134,14 @@ def _parameter(node: Any, x: Tensor, axis: int) -> fx.Node | None:
         return None
     sizes = [1] * (x.dim() - given.dim()) + list(given.shape)
     wanted = (size if at == axis else 1 for at, size in enumerate(x.shape))
-    if not all(map(nodes.is_size, sizes, wanted)):
+    if not all(map(is_same_size, sizes, wanted)):
         return None
     node = nodes.source(node)
     while is_view(node):
         node = nodes.source(node.args[0])
     whole = nodes.value(node)
     fits = isinstance(whole, Tensor) and whole.dim() == 1
-    return node if fits and nodes.is_size(whole.shape[0], x.shape[axis]) else None
+    return node if fits and is_same_size(whole.shape[0], x.shape[axis]) else None
 
 
 def _factor(node: Any, x: Tensor, axis: int) -> tuple[fx.Node, int] | None:

@@ -15,7 +15,6 @@ __all__ = [
     "argument_at",
     "arguments",
     "is_cast",
-    "is_size",
     "is_written_between",
     "name",
     "only_user",
@@ -114,15 +113,6 @@ def source(node: Any) -> Any:
             break
         node = node.args[0]
     return node
-
-
-def is_size(size: Any, wanted: Any) -> bool:
-    """Whether two sizes are the same, symbols among them, without a guard."""
-    if isinstance(size, int) and isinstance(wanted, int):
-        return size == wanted
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-    return bool(statically_known_true(size == wanted))
 
 
 def writes(node: fx.Node) -> bool:

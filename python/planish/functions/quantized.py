@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from planish.functions import stages
 from planish.functions.quantizing import LARGEST, in_columns, quantize, scale_of
+from planish.library.seen import is_same_size
 from planish.operators import quantized_calls
 from planish.operators.arguments import check_tensor, eps_of, number_of, truth_of
 from planish.operators.derivatives import refuse as _refuse
@@ -135,9 +136,7 @@ class _Asked(NamedTuple):
 def _with_zeros_behind(scales: Tensor, count: int) -> Tensor:
     """What is behind so many columns is padding."""
     if torch.compiler.is_compiling():  # a slice would say of sizes that vary that there is some
-        from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-        if statically_known_true(count == scales.shape[1]):
+        if is_same_size(count, scales.shape[1]):
             return scales
         places = torch.arange(scales.shape[1], device=scales.device)
         return scales.masked_fill(places >= count, 0)

@@ -18,6 +18,7 @@ __all__ = [
     "is_jit_tracing",
     "is_plain",
     "is_quiet",
+    "is_same_size",
     "is_transformed",
     "needs_graph",
 ]
@@ -59,6 +60,14 @@ def is_plain(*tensors: Tensor | None) -> bool:
 def is_jit_tracing() -> bool:
     """Whether torch.jit.trace is at work: sizes are then no numbers."""
     return torch._C._get_tracing_state() is not None
+
+
+def is_same_size(size: Any, other: Any) -> bool:
+    """Whether two sizes are the same for all values that symbols in them may have. Asking adds no
+    guard to a graph."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return bool(statically_known_true(size == other))
 
 
 def needs_graph(*tensors: Tensor | None) -> bool:
