@@ -184,6 +184,18 @@ class Functions(nn.Module):
         return planish.layer_norm(moved.view(-1, 4, 4), dims=1).view(-1, 16)
 
 
+class Lengths(nn.Module):
+    """An L2 norm, of whose rows some are shorter than the least length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.product, self.weight = nn.Linear(16, 16), nn.Parameter(torch.randn(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        longer = torch.arange(len(x), device=x.device).unsqueeze(-1)
+        return planish.normalize(self.product(x) * longer, dim=-1, eps=6.0, weight=self.weight)
+
+
 class Heads(nn.Module):
     """Queries, keys and values of one norm's result, and what goes round them."""
 
@@ -208,4 +220,5 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "rms": (Rms, 1),
     "groups": (Groups, 1),
     "functions": (Functions, 6),
+    "lengths": (Lengths, 1),
 }

@@ -123,6 +123,7 @@ def _clamped(y: Tensor, s: Tensor, low: float, high: float, dtype: torch.dtype) 
 
 #: What planish's call does otherwise, or what another reads, too.
 APART: dict[str, Callable[..., Any]] = {
+    "an L2 norm": lambda n, x, r, w, b, s: static(planish.normalize(x, weight=w, dim=-1), s),
     "y is read": lambda n, x, r, w, b, s: (static(y := n(x, w, b), s), y),
     "y in f32 is read": lambda n, x, r, w, b, s: (static(y := n(x, w, b).float(), s), y.sin()),
     "no bounds": lambda n, x, r, w, b, s: (n(x, w, b).float() / s).to(FP8),

@@ -17,7 +17,7 @@ from planish.operators import call
 from planish.operators.arguments import compute_dtype
 from planish.operators.call import Tensors
 from planish.operators.fakes import statistics_dtype
-from planish.operators.formulas import Given, activated, along
+from planish.operators.formulas import Given, activated, along, is_least
 from torch import Tensor
 
 __all__ = ["backward", "dtype_of", "forward", "has_formula", "slope"]
@@ -61,14 +61,15 @@ def forward(*arguments: Any) -> tuple[Tensor | None, ...]:
     if total_dtype is not None:
         total = s.to(total_dtype)
         s = total.to(dtype)  # the norm is of the sum as it is returned
-    rms = bool(options & call.RMS)
-    if rms:
-        mean, centred = None, s
-        variance = s.square().mean(reduce, keepdim=True)
+    mean, centred = None, s
+    if options & call.L2:
+        rstd = s.square().sum(reduce, keepdim=True).sqrt().clamp_min(eps).reciprocal()
+    elif options & call.RMS:
+        rstd = torch.rsqrt(s.square().mean(reduce, keepdim=True) + eps)
     else:
         variance, mean = torch.var_mean(s, reduce, correction=0, keepdim=True)
         centred = s - mean
-    rstd = torch.rsqrt(variance + eps)
+        rstd = torch.rsqrt(variance + eps)
     z = centred * rstd
     if options & call.ROUND_XHAT:
         z = z.to(x.dtype).to(dtype)
@@ -113,11 +114,19 @@ def _summed(gradient: Tensor, axes: list[int]) -> Tensor:
     return gradient.sum(others) if others else gradient
 
 
+def _c2(product: Tensor, rstd: Tensor, reduce: list[int], options: int, least: float) -> Tensor:
+    """planish.h's of g * xhat; ``least``: an L2 norm's eps."""
+    if not options & call.L2:
+        return product.mean(reduce, keepdim=True)
+    total = product.sum(reduce, keepdim=True)
+    return torch.where(is_least(rstd, least), 0.0, total) if least > 0 else total
+
+
 def backward(*arguments: Any) -> tuple[Tensor | None, ...]:
     """norm_backward's eight results, None where not wanted."""
     count = len(Given._fields)
     given = Given(*arguments[:count])
-    axes, options, split, _ = arguments[count:]
+    axes, options, split, p = arguments[count:]
     dy, x, rstd, mean, dsum, _, _, _, _, weight, bias, scale, shift, gate = given
     dtype = dtype_of((dy, x, weight, bias, scale, shift, gate))
     reduce, affine, _, modulation = (call.axes_of(axes, place) for place in range(4))
@@ -154,7 +163,7 @@ def backward(*arguments: Any) -> tuple[Tensor | None, ...]:
         dm = dm * slope(code, m)
     dz = dm if factor is None else dm * factor
     dxhat = dz if w is None else dz * w
-    ds = dxhat - xhat * (dxhat * xhat).mean(reduce, keepdim=True)
+    ds = dxhat - xhat * _c2(dxhat * xhat, rstd, reduce, options, p)
     if mean is not None:
         ds = ds - dxhat.mean(reduce, keepdim=True)
     ds = ds * rstd

@@ -148,6 +148,8 @@ def _has_kernel(norm: Norm) -> bool:
     others = given._replace(x=None, residual=None, weight=None, bias=None)
     if any(tensor is not None for tensor in others) or call.activation_in(norm.call.options):
         return False
+    if norm.call.options & call.L2:
+        return False
     if not norm.call.is_over_last(x.dim()):
         return False
     wide = norm.values("x", "residual")

@@ -13,7 +13,7 @@ import torch
 from planish.operators import call
 from torch import Tensor
 
-__all__ = ["Given", "activated", "along", "backward", "keep_of"]
+__all__ = ["Given", "activated", "along", "backward", "is_least", "keep_of"]
 
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -101,6 +101,11 @@ def along(parameter: Tensor | None, axes: list[int], like: Tensor, dtype: torch.
     return parameter.to(dtype).reshape(sizes)
 
 
+def is_least(rstd: Tensor, least: float) -> Tensor:
+    """Where an L2 norm divided by ``least``, as its rstd tells, and not by the length."""
+    return rstd >= (1 - _OFF * torch.finfo(rstd.dtype).eps) / least
+
+
 def _norm(
     s: Tensor,
     rstd: Tensor,
@@ -125,7 +130,7 @@ def _norm(
     scaled = (variance + eps).rsqrt()
     if l2 and least > 0:
         saved = rstd.to(dtype)
-        scaled = torch.where(saved >= (1 - _OFF * torch.finfo(dtype).eps) / least, saved, scaled)
+        scaled = torch.where(is_least(saved, least), saved, scaled)
     z = centred * scaled
     if weight is not None:
         z = z * (call.weight_offset_in(options) + along(weight, affine, s, dtype))
