@@ -49,6 +49,12 @@ def with_stages(found: Found) -> Found:
     return _gated(found) if staged is found else staged
 
 
+def _returning(made: Call, node: fx.Node) -> Call:
+    """With the dtype of a node as the result's."""
+    options = made.options & ~call.DTYPE | call.dtype_bits(nodes.value(node).dtype)
+    return made._replace(options=options)
+
+
 # ---- Modulation ----------------------------------------------------------------------------------
 
 
@@ -119,9 +125,7 @@ def _modulated(found: Found) -> Found:
         addend = nodes.other(plus, times)
         if _axes(addend, x) == axes and _is_like(plus, x):
             at, shift = plus, addend
-    options = found.call.options & ~call.DTYPE | call.dtype_bits(nodes.value(at).dtype)
-    reduce, affine, column, _ = (call.axes_of(found.call.axes, place) for place in range(4))
-    made = found.call._replace(axes=call.pack_axes(reduce, affine, column, axes), options=options)
+    made = _returning(found.call.with_axes(modulation=axes), at)
     return Found(at, found.tensors._replace(scale=scale[0], shift=shift), made, scale[1])
 
 
@@ -170,12 +174,8 @@ def _gated(found: Found) -> Found:
     gate = _gate_of(nodes.other(times, behind), x)
     if gate is None:
         return found
-    at = times
-    cast = nodes.only_user(times)
-    if cast is not None and nodes.is_cast(cast) and nodes.value(cast).dtype == x.dtype:
-        at = cast
-    options = found.call.options & ~call.DTYPE | call.dtype_bits(nodes.value(at).dtype)
-    made = found.call._replace(options=options)
+    at = cast_back(times, x) or times
+    made = _returning(found.call, at)
     return found._replace(node=at, tensors=found.tensors._replace(gate=gate), call=made)
 
 
@@ -208,8 +208,7 @@ def without_casts(found: Found) -> Found:
     tensors = found.tensors._replace(
         x=x, weight=_narrow(found.tensors.weight), bias=_narrow(found.tensors.bias)
     )
-    options = found.call.options & ~call.DTYPE | call.dtype_bits(nodes.value(result).dtype)
-    return found._replace(node=result, tensors=tensors, call=found.call._replace(options=options))
+    return found._replace(node=result, tensors=tensors, call=_returning(found.call, result))
 
 
 # ---- The graph -----------------------------------------------------------------------------------

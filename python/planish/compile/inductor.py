@@ -142,15 +142,17 @@ def backend(
     for options that it does not know.
     """
     given = dict(options or {})
-    which = _checked("torch.compile(backend='planish')", given.pop("planish", FASTER))
+    which = _checked(
+        "torch.compile(backend='planish'): options['planish']", given.pop("planish", FASTER)
+    )
     wrapper: Any = torch._TorchCompileInductorWrapper(mode or "default", given or None, None)  # type: ignore[no-untyped-call]
     return compile_graph(model, inputs, which, dict(wrapper.config), **more)
 
 
-def _checked(function: str, mode: Any) -> str:
+def _checked(argument: str, mode: Any, others: str = "") -> str:
     if mode not in MODES:
         known = ", ".join(map(repr, MODES))
-        raise ValueError(f"{function}: compile is {mode!r}; known are {known}, True and False")
+        raise ValueError(f"{argument} is {mode!r}; known are {known}{others}")
     return str(mode)
 
 
@@ -179,7 +181,10 @@ def switch(compile: bool | str) -> None:
                     module.compile_fx = _State.inductors
                     _State.inductors = None
             return
-        _State.mode = FASTER if compile is True else _checked("planish.enable", compile)
+        others = ", True and False"
+        _State.mode = (
+            FASTER if compile is True else _checked("planish.enable: compile", compile, others)
+        )
         module = _inductor()
         if _State.inductors is None:
             _State.inductors = module.compile_fx

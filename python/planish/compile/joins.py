@@ -137,11 +137,6 @@ def _scaled(node: fx.Node, total: fx.Node) -> tuple[fx.Node, fx.Node, list[int]]
     return None
 
 
-def _with_column(made: call.Call, axes: list[int]) -> call.Call:
-    reduce, affine, _, modulation = (call.axes_of(made.axes, place) for place in range(4))
-    return made._replace(axes=call.pack_axes(reduce, affine, axes, modulation))
-
-
 # ---- Forward -------------------------------------------------------------------------------------
 
 
@@ -162,7 +157,7 @@ def _in_front(norm: Norm) -> Join | None:
         if scaled is not None:
             x, scale, axes = scaled
             tensors = norm.tensors._replace(x=x, residual=residual, column_scale=scale)
-            made, gone = _with_column(made, axes), (total, branch)
+            made, gone = made.with_axes(column=axes), (total, branch)
             break
     return Join(replace(norm, tensors=tensors, call=made), {SUM: total}, gone)
 
@@ -230,7 +225,7 @@ def _with_branch(norm: Norm, gradient: fx.Node, gone: tuple[fx.Node, ...]) -> Jo
     wanted = {place for place in norm.results.values() if place != DX} | set(places)
     options = norm.call.options & ~call.WANTED
     options |= sum(1 << place for place in wanted) << call.WANTED_AT
-    made = _with_column(norm.call._replace(options=options), axes)
+    made = norm.call._replace(options=options).with_axes(column=axes)
     return Join(replace(norm, tensors=tensors, call=made), places, gone)
 
 

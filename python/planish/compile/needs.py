@@ -35,21 +35,23 @@ def _calls_without_python() -> bool:
     return hasattr(module.CppWrapperCpu, "generate_fallback_kernel_with_runtime_lookup_nopython")
 
 
+_NO_BACKEND = "torch.compile(backend='planish') is not there"
+
 #: What is needed, and what planish does without it.
 _NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "backends by name": (
         lambda: _has("torch._dynamo.backends.registry", "register_backend"),
-        "torch.compile(backend='planish') is not there",
+        _NO_BACKEND,
     ),
     "passes that caches know": (
         lambda: _has("torch._inductor.custom_graph_pass", "CustomGraphPass"),
-        "torch.compile(backend='planish') is not there",
+        _NO_BACKEND,
     ),
     "a pass over forward and backward": (
         lambda: _has("torch._inductor.config", "joint_custom_pre_pass"),
-        "torch.compile(backend='planish') is not there",
+        _NO_BACKEND,
     ),
-    "whole norms in a graph": (_takes_table, "torch.compile(backend='planish') is not there"),
+    "whole norms in a graph": (_takes_table, _NO_BACKEND),
     "products added in place": (
         _adds_in_place,
         "a gradient that is a sum of matrix products is a pass of its own",

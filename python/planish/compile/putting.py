@@ -181,7 +181,7 @@ Table = dict[Any, Callable[..., Any]]
 
 
 def _anew(values: Any) -> Any:
-    """Fake tensors like these: tracing knows tensors by the object: no two nodes may share it."""
+    """Fake tensors like these. Tracing knows tensors by the object: no two nodes may share it."""
     return pytree.tree_map_only(Tensor, Tensor.detach, values)
 
 
@@ -229,8 +229,8 @@ class Formulas:
         self, node: fx.Node, function: Callable[..., Any], arguments: Sequence[Any]
     ) -> tuple[fx.GraphModule, list[fx.Node]]:
         """The formula, and the nodes of its tensors."""
-        nodes = [a for a in arguments if isinstance(a, fx.Node)]
-        values = [value(a) for a in nodes]
+        given = [a for a in arguments if isinstance(a, fx.Node)]
+        values = [value(a) for a in given]
         described = _described(values)
         rest = ["tensor" if isinstance(a, fx.Node) else a for a in arguments]
         key = None if described is None else (function, str(rest), described)
@@ -241,7 +241,7 @@ class Formulas:
                 traced = make_fx(flat, self._table, tracing_mode="real")(*_anew(values))
             if key is not None:
                 self._known[key] = traced
-        return traced, nodes
+        return traced, given
 
     def torchs(self, norm: Norm) -> Callable[..., Any] | None:
         """What one of torch's norms is; None where there is nothing."""
@@ -252,9 +252,9 @@ def _copied(
     node: fx.Node, known: Formulas, function: Callable[..., Any], arguments: Sequence[Any]
 ) -> Any:
     """The results of a formula that is written in front of the node; None where it cannot be."""
-    traced, nodes = known.of(node, function, arguments)
+    traced, given = known.of(node, function, arguments)
     graph, meta = node.graph, _meta_of(node)
-    placeholders, mode = iter(nodes), fake_mode(node)
+    placeholders, mode = iter(given), fake_mode(node)
     copies: dict[fx.Node, Any] = {}
     results: Any = None
     with graph.inserting_before(node):

@@ -52,7 +52,6 @@ NAMES = {
     torch.float64: "f64",
 }
 
-
 #: Which pass a row is of. Inductor has two ways to a backward of rows on a GPU: gradients of x and
 #: of the parameters in one kernel, and in several.
 FORWARD, BACKWARD, ONE_KERNEL = "forward", "backward", "backward in one kernel"

@@ -222,6 +222,12 @@ class Call(NamedTuple):
         """Whether the norm is over the last axis of x, seen as it is."""
         return not self.split and axes_of(self.axes, 0) == [ndim - 1]
 
+    def with_axes(self, **axes: Iterable[int]) -> Call:
+        """With other sets of axes, by their names in pack_axes()."""
+        names = ("reduce", "affine", "column", "modulation")
+        own = {name: axes_of(self.axes, place) for place, name in enumerate(names)}
+        return self._replace(axes=pack_axes(**{**own, **axes}))
+
     @property
     def last_of_backward(self) -> float:
         """What norm_backward takes behind ``split``."""
