@@ -100,4 +100,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "ort-models": lambda: ort("zen4-7/ort.csv", models=True),
     "ort-norms": lambda: ort("zen4-7/ort.csv", models=False),
     "calls-gpu": lambda: calls("gpu-45/calls.csv", "NVIDIA H200, torch 2.11, the clock's time"),
+    "calls-gpu-batch": lambda: calls(
+        "gpu-47/batch_calls.csv", "NVIDIA H200, torch 2.11, the clock's time"
+    ),
 }

@@ -1,8 +1,9 @@
 /*
- * The short way of a bare batch norm on the CPU: torch's operator, called as planish's own
+ * The short way of a bare batch norm: torch's operator, called as planish's own
  * (src/torch/own_call.h), or its kernel where nothing records the call. Only the plainest calls go
  * it, those of which torch would refuse nothing; all others are told to go the long way.
  */
+#include "../torch/batch_views.h"
 #include "../torch/calls.h"
 #include "../torch/own_call.h"
 #include "../torch/planish_torch.h"
@@ -17,6 +18,7 @@ enum { AT_X, AT_VECTORS, AT_TRAINING = AT_VECTORS + VECTORS, AT_MOMENTUM, AT_EPS
 
 typedef struct {
     batch_arguments a;
+    batch_habit habit;
     DLTensor x;
     int32_t dtype, vectors_dtype; /* the latter -1: there are none */
     returned_tensors made;
@@ -72,17 +74,28 @@ static bool take_numbers(batch_call *c, object *const *arguments) {
     return training == known[OBJECT_FALSE] && elements > 0 && a->eps >= 0 && a->running_mean;
 }
 
+/* On a GPU kernels of batches take two orders of memory; of others the long way makes copies. */
+static bool lies_well(batch_call *c) {
+    int64_t dense[PLANISH_MAX_NDIM];
+    if (c->habit == HABIT_CPU)
+        return true;
+    if (torch.get_strides(c->a.input, &c->x.strides) != 0)
+        return false;
+    return channels_last_strides(&c->x, dense) ? view_has_strides(&c->x, dense)
+                                               : view_is_contiguous(&c->x);
+}
+
 static bool take(batch_call *c, object *const *arguments) {
     object *const x = arguments[AT_X];
     object *type = python.type_of(x);
     python.drop(type);
-    if (type != known[TYPE_TENSOR] || !tensor_of(x, &c->a.input) || !tensor_is_on_cpu(c->a.input) ||
-        !is_quiet())
+    if (type != known[TYPE_TENSOR] || !tensor_of(x, &c->a.input) || !is_quiet())
         return false;
-    if (!(atomic_load(&staying_groups) & PLANISH_TORCH_BATCH_NORM))
+    c->habit = tensor_is_on_cpu(c->a.input) ? HABIT_CPU : HABIT_CUDA;
+    if (!(atomic_load(&staying_groups) & batch_group(c->habit)))
         return false;
     return view_description(c->a.input, &c->x) && c->x.ndim >= 2 && c->x.ndim <= PLANISH_MAX_NDIM &&
-           torch.get_dtype(c->a.input, &c->dtype) == 0 && is_of_kernels(c->dtype) &&
+           lies_well(c) && torch.get_dtype(c->a.input, &c->dtype) == 0 && is_of_kernels(c->dtype) &&
            take_vectors(c, arguments + AT_VECTORS) && take_numbers(c, arguments);
 }
 
@@ -90,7 +103,7 @@ static void run_kernel(int64_t begin, int64_t end, void *context) {
     batch_call *c = context;
     (void)begin, (void)end;
     own_call_begin_unrecorded();
-    c->made = batch_norm_at_once(true, &c->a);
+    c->made = batch_norm_at_once(batch_backend(c->habit), true, &c->a);
 }
 
 /* The kernel that torch would call; NULL where another way has to be gone. */

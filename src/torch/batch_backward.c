@@ -46,10 +46,7 @@ static void free_copy(laid_copy *c) {
 #define LAID_COPY __attribute__((cleanup(free_copy))) laid_copy
 
 static bool lay_out(batch *b, tensor_handle tensor, DLTensor *view, laid_copy *copy) {
-    bool lies = b->channels_last || view_is_contiguous(view);
-    for (int32_t i = 0; b->channels_last && i < view->ndim; i++)
-        lies = lies && (view->shape[i] == 1 || view->strides[i] == b->dense[i]);
-    if (lies)
+    if (b->channels_last ? view_has_strides(view, b->dense) : view_is_contiguous(view))
         return false;
     DLTensor made;
     if (b->channels_last) {
@@ -63,6 +60,12 @@ static bool lay_out(batch *b, tensor_handle tensor, DLTensor *view, laid_copy *c
     torch_check(torch.copy(handle_of(&copy->tensor), tensor, 0));
     *view = made;
     return true;
+}
+
+static planish_status run_backward(const batch *b, const planish_norm *op,
+                                   const planish_tensors *tensors) {
+    return b->own ? own_call_run(op, PLANISH_BACKWARD, tensors)
+                  : run_norm_if_faster(op, PLANISH_BACKWARD, tensors, (message){0});
 }
 
 static reason backward_on_planish(batch *b, DLTensor *dy, const batch_gradient_arguments *a,
@@ -106,14 +109,15 @@ static reason backward_on_planish(batch *b, DLTensor *dy, const batch_gradient_a
     if (dx_out.impl || dweight_out.impl || dbias_out.impl) {
         LAID_COPY x_copy = {.tensor = {NULL}};
         LAID_COPY dy_copy = {.tensor = {NULL}};
+        /* As planish's own operator has it: general kernels of a GPU come behind copies. */
+        const bool copies_first = b->own && b->habit == HABIT_CUDA;
         planish_status status =
-            b->own ? own_call_run(&op, PLANISH_BACKWARD, &tensors)
-                   : run_norm_if_faster(&op, PLANISH_BACKWARD, &tensors, (message){0});
+            copies_first ? PLANISH_ERROR_NO_FAST_KERNEL : run_backward(b, &op, &tensors);
         if (status == PLANISH_ERROR_NO_FAST_KERNEL) {
             const bool x_is_copied = lay_out(b, a->input, &b->x, &x_copy);
             const bool dy_is_copied = lay_out(b, a->dy, dy, &dy_copy);
-            if (x_is_copied || dy_is_copied)
-                status = run_norm_if_faster(&op, PLANISH_BACKWARD, &tensors, (message){0});
+            if (copies_first || x_is_copied || dy_is_copied)
+                status = run_backward(b, &op, &tensors);
         }
         if (status != PLANISH_OK)
             return refusal(status);
@@ -162,9 +166,8 @@ static returned_tensors native(operation_counts *call, const batch_gradient_argu
                : torch_batch_norm_backward(batch_backend(habit), a);
 }
 
-static operation native_operation(bool own) {
-    return operation_of(own, PLANISH_TORCH_BATCH_NORM, NATIVE_BATCH_NORM_BACKWARD,
-                        NORM_BACKWARD_APPLY);
+static operation native_operation(batch_habit habit, bool own) {
+    return operation_of(own, batch_group(habit), NATIVE_BATCH_NORM_BACKWARD, NORM_BACKWARD_APPLY);
 }
 
 /* An optional tensor that is left where it is. */
@@ -176,9 +179,8 @@ static tensor_handle look_at(stack_value value) {
 /* grad_out, input, weight?, running_mean?, running_var?, save_mean?, save_invstd?, train, eps,
  * output_mask */
 static void native_backward(batch_habit habit, stack_value *stack) {
-    const bool own =
-        habit == HABIT_CPU && batch_statistics_are_own(look_at(stack[5]), look_at(stack[6]));
-    INSIDE call = call_enter(native_operation(own), BOXED);
+    const bool own = batch_statistics_are_own(look_at(stack[5]), look_at(stack[6]));
+    INSIDE call = call_enter(native_operation(habit, own), BOXED);
     OWNED_TENSOR grad_out = take_tensor(stack[0]);
     OWNED_TENSOR input = take_tensor(stack[1]);
     OWNED_TENSOR weight = take_optional_tensor(stack[2]);
@@ -220,7 +222,7 @@ returned_tensors batch_norm_backward_unboxed(void *functor, uint64_t keys, tenso
                                         .eps = eps,
                                         .mask = mask};
     const bool own = batch_statistics_are_own(a.mean, a.rstd);
-    INSIDE call = call_enter(native_operation(own), UNBOXED);
+    INSIDE call = call_enter(native_operation(HABIT_CPU, own), UNBOXED);
     return native(call, &a, HABIT_CPU, own);
 }
 

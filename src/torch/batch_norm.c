@@ -128,17 +128,17 @@ static returned_four with_reserve(results *made, const batch_arguments *a, bool 
 
 /* ---- The operators -------------------------------------------------------------------------- */
 
-static operation native_operation(bool own, bool training) {
-    return operation_of(own, PLANISH_TORCH_BATCH_NORM, NATIVE_BATCH_NORM,
+static operation native_operation(batch_habit habit, bool own, bool training) {
+    return operation_of(own, batch_group(habit), NATIVE_BATCH_NORM,
                         training ? BATCH_NORM : NORM_APPLY);
 }
 
 /* input, weight?, bias?, running_mean?, running_var?, training, momentum, eps */
 static void native_batch_norm(batch_habit habit, stack_value *stack) {
     running_pair beside = {NULL, NULL};
-    const bool own = habit == HABIT_CPU && own_call_take_running(&beside);
+    const bool own = own_call_take_running(&beside);
     const bool training = take_bool(stack[5]);
-    INSIDE call = call_enter(native_operation(own, training), BOXED);
+    INSIDE call = call_enter(native_operation(habit, own, training), BOXED);
     OWNED_TENSOR input = take_tensor(stack[0]);
     OWNED_TENSOR weight = take_optional_tensor(stack[1]);
     OWNED_TENSOR bias = take_optional_tensor(stack[2]);
@@ -166,9 +166,10 @@ void batch_norm_forward_cuda(stack_value *stack, uint64_t argument_count, uint64
     native_batch_norm(HABIT_CUDA, stack);
 }
 
-returned_tensors batch_norm_at_once(bool own, const batch_arguments *a) {
-    INSIDE call = call_enter(native_operation(own, a->training), UNBOXED);
-    return native(call, a, HABIT_CPU, own);
+returned_tensors batch_norm_at_once(backend whose, bool own, const batch_arguments *a) {
+    const batch_habit habit = whose == BACKEND_CPU ? HABIT_CPU : HABIT_CUDA;
+    INSIDE call = call_enter(native_operation(habit, own, a->training), UNBOXED);
+    return native(call, a, habit, own);
 }
 
 returned_tensors batch_norm_forward_unboxed(void *functor, uint64_t keys, tensor_handle input,
@@ -188,7 +189,7 @@ returned_tensors batch_norm_forward_unboxed(void *functor, uint64_t keys, tensor
                                training,
                                momentum,
                                eps};
-    return batch_norm_at_once(own, &a);
+    return batch_norm_at_once(BACKEND_CPU, own, &a);
 }
 
 /* input, weight?, bias?, running_mean, running_var, training, momentum, eps */

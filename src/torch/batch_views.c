@@ -68,10 +68,9 @@ static reason check_cudnn(const batch *b) {
     for (int i = 0; i < 4; i++)
         if (vectors[i] && !view_is_contiguous(vectors[i]))
             return NOT_DENSE;
-    for (int32_t i = 0; b->channels_last && i < b->x.ndim; i++)
-        if (b->x.shape[i] != 1 && b->x.strides[i] != b->dense[i])
-            return NOT_DENSE;
-    return b->channels_last || view_is_contiguous(&b->x) ? SUPPORTED : NOT_DENSE;
+    const bool lies =
+        b->channels_last ? view_has_strides(&b->x, b->dense) : view_is_contiguous(&b->x);
+    return lies ? SUPPORTED : NOT_DENSE;
 }
 
 reason batch_examine(batch *b) {

@@ -92,7 +92,7 @@ planish_status own_call_run(const planish_norm *op, planish_pass pass,
                             const planish_tensors *tensors) {
     char text[512] = "";
     const planish_status status = run_norm(op, pass, tensors, (message){text, sizeof text});
-    if (status != PLANISH_ERROR_UNAVAILABLE)
+    if (status != PLANISH_ERROR_UNAVAILABLE && status != PLANISH_ERROR_NO_FAST_KERNEL)
         throw_status(status, text);
     return status;
 }

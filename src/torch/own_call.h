@@ -42,7 +42,8 @@ static inline operation operation_of(bool own, uint32_t group, operation torchs,
 }
 
 /* Runs it, by the general kernels, too, and where torch's own kernel is faster. What the library
- * refuses is thrown; UNAVAILABLE is returned: there is no kernel, and the call is torch's. */
+ * refuses is thrown; UNAVAILABLE is returned: there is no kernel, and the call is torch's;
+ * and NO_FAST_KERNEL, where a GPU has none for a batch norm of tensors that lie so. */
 planish_status own_call_run(const planish_norm *op, planish_pass pass,
                             const planish_tensors *tensors);
 
@@ -62,7 +63,7 @@ returned_tensors group_norm_at_once(backend whose, bool own, tensor_handle input
                                     const optional_tensor *weight, const optional_tensor *bias,
                                     int64_t batch, int64_t channels, int64_t pixels, int64_t groups,
                                     double eps);
-returned_tensors batch_norm_at_once(bool own, const batch_arguments *a);
+returned_tensors batch_norm_at_once(backend whose, bool own, const batch_arguments *a);
 returned_tensors rms_norm_at_once(backend whose, tensor_handle input, int_array_ref shape,
                                   const optional_tensor *weight, optional_double eps);
 

@@ -33,14 +33,14 @@ typedef struct registration {
 } registration;
 
 /* Groups of which planish's own functions call operators (planish_torch_stay): layer and group
- * norms, native_batch_norm on the CPU, and _fused_rms_norm. Of that torch has no kernel on the CPU:
- * with planish's under the key of the CPU torch's rms_norm would be differentiated by it, so for
+ * norms, native_batch_norm, and _fused_rms_norm. Of that torch has no kernel on the CPU: with
+ * planish's under the key of the CPU torch's rms_norm would be differentiated by it, so for
  * planish's own calls it is under a key that no tensor has, which they name
  * (python/planish/library/quick.py). */
-static const uint32_t called_groups = PLANISH_TORCH_LAYER_NORM | PLANISH_TORCH_GROUP_NORM |
-                                      PLANISH_TORCH_RMS_NORM | PLANISH_TORCH_BATCH_NORM |
-                                      PLANISH_TORCH_CUDA_LAYER_NORM |
-                                      PLANISH_TORCH_CUDA_GROUP_NORM | PLANISH_TORCH_CUDA_RMS_NORM;
+static const uint32_t called_groups =
+    PLANISH_TORCH_LAYER_NORM | PLANISH_TORCH_GROUP_NORM | PLANISH_TORCH_RMS_NORM |
+    PLANISH_TORCH_BATCH_NORM | PLANISH_TORCH_CUDA_LAYER_NORM | PLANISH_TORCH_CUDA_GROUP_NORM |
+    PLANISH_TORCH_CUDA_RMS_NORM | PLANISH_TORCH_CUDA_BATCH_NORM;
 
 /* A group of its own: SyncBatchNorm's operators on CUDA, which come with those of batch norm where
  * torch's kernels can be reached. */
@@ -156,7 +156,7 @@ static planish_status implement(const char *ns, const char *key, const char *nam
 /* Whether planish's own functions call it. */
 static bool is_called(const registration *r) {
     static const char batches[] = "native_batch_norm";
-    if (r->group == PLANISH_TORCH_BATCH_NORM)
+    if (r->group & (PLANISH_TORCH_BATCH_NORM | PLANISH_TORCH_CUDA_BATCH_NORM))
         return strncmp(r->name, batches, strlen(batches)) == 0;
     return r->group & called_groups & ~PLANISH_TORCH_RMS_NORM && strcmp(r->name, "rms_norm") != 0;
 }
@@ -217,8 +217,15 @@ static planish_status register_backwards(uint32_t groups, message error) {
     return status;
 }
 
+/* Whether torch's kernels can be reached, to which batch norms on CUDA are handed on. */
+static planish_status ask_batches(uint32_t groups, message error) {
+    return groups & PLANISH_TORCH_CUDA_BATCH_NORM ? cuda_batch_norms_are_there(error) : PLANISH_OK;
+}
+
 static planish_status register_staying(uint32_t groups, message error) {
-    planish_status status = register_backwards(groups, error);
+    planish_status status = ask_batches(groups, error);
+    if (status == PLANISH_OK)
+        status = register_backwards(groups, error);
     for (int i = 0; i < REGISTRATION_COUNT && status == PLANISH_OK; i++)
         if (registrations[i].group & groups && !staying_libraries[i] &&
             is_called(&registrations[i]))
@@ -227,9 +234,7 @@ static planish_status register_staying(uint32_t groups, message error) {
 }
 
 static planish_status register_groups(uint32_t groups, message error) {
-    planish_status status = PLANISH_OK;
-    if (groups & PLANISH_TORCH_CUDA_BATCH_NORM)
-        status = cuda_batch_norms_are_there(error);
+    planish_status status = ask_batches(groups, error);
     if (groups & PLANISH_TORCH_CUDA_BATCH_NORM && cuda_sync_batch_norms_are_there())
         groups |= CUDA_SYNCHRONISED;
     if (status == PLANISH_OK)

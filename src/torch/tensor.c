@@ -109,6 +109,13 @@ bool channels_last_strides(const DLTensor *view, int64_t *strides) {
     return true;
 }
 
+bool view_has_strides(const DLTensor *view, const int64_t *strides) {
+    for (int32_t i = 0; i < view->ndim; i++)
+        if (view->shape[i] != 1 && view->strides[i] != strides[i])
+            return false;
+    return true;
+}
+
 /* Whether axis `a` belongs outside axis `b`, a later one; a stride of 0 says nothing. */
 static bool steps_further(const DLTensor *view, int a, int b) {
     const int64_t i = view->strides[a], j = view->strides[b];

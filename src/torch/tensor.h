@@ -79,6 +79,9 @@ static inline void contiguous_strides(int32_t ndim, const int64_t *sizes, int64_
  */
 bool channels_last_strides(const DLTensor *view, int64_t *strides);
 
+/* Whether it lies by these strides, those of axes of one element aside. */
+bool view_has_strides(const DLTensor *view, const int64_t *strides);
+
 /* The strides of torch.empty_like(view): its own where it is dense in any order, else dense in the
  * order of its strides. */
 void strides_like(const DLTensor *view, int64_t *strides);

@@ -4,7 +4,6 @@ seen without waiting for inductor to write and compile code, which test_compile_
 from __future__ import annotations
 
 import collections
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,9 +16,6 @@ import planish
 import torch
 from planish.compile import choice, forms, inductor, table
 from torch import Tensor, fx, nn
-
-#: Where inductor's graphs run.
-DEVICE = os.environ.get("PLANISH_TEST_DEVICE", "cpu")
 
 Record = tuple[Any, tuple[Any, ...], tuple[Tensor, ...]]
 

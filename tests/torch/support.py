@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,6 +15,9 @@ import planish
 import torch
 from planish.library.loaded import library
 from torch import Tensor
+
+#: Where the tests run that say so of themselves.
+DEVICE = os.environ.get("PLANISH_TEST_DEVICE", "cpu")
 
 #: A numpy array of long double.
 Exact = Any

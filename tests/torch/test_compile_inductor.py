@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compile_support import DEVICE, results_of
+from compile_support import results_of
+from support import DEVICE
 from torch._inductor.utils import fresh_cache, run_and_get_code
 
 import planish

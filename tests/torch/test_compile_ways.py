@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch._dynamo.config
 import torch.distributed as dist
-from compile_support import DEVICE
+from support import DEVICE
 from torch._inductor.utils import fresh_cache
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import (

@@ -1,5 +1,6 @@
-"""Bare batch norms that planish's own functions and modules make of torch's operator on the CPU,
-marked as their own: bits, running statistics, derivatives, and whose a call is."""
+"""Bare batch norms that planish's own functions and modules make of torch's operator, marked as
+their own: bits, running statistics, derivatives, and whose a call is. PLANISH_TEST_DEVICE=cuda has
+them on a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch.nn.functional as F
 from batch_norm_support import LAST, NATIVE, NATIVE_BACKWARD, aten
-from support import FLOATS, Calls, Watched, description
+from support import DEVICE, FLOATS, Calls, Watched, description
 
 import planish
 import torch
@@ -26,15 +27,15 @@ BATCH, APPLY, BACKWARD = (
     "planish::norm_backward_apply",
 )
 torch.manual_seed(0)
-X = torch.randn(3, 6, 4, 5)
-W, B, MEAN, VAR = torch.rand(6) + 0.5, torch.randn(6), torch.randn(6), torch.rand(6) + 0.5
+X = torch.randn(3, 6, 4, 5).to(DEVICE)
+W, B, MEAN, VAR = (torch.rand(6).to(DEVICE) + 0.5 for _ in range(4))
 LAYOUTS = {
     "dense": X,
     "channels last": X.contiguous(memory_format=LAST),
-    "one pixel, channels last": torch.randn(3, 6, 1, 1).contiguous(memory_format=LAST),
-    "samples between channels": torch.randn(6, 3, 4, 5).transpose(0, 1),
-    "sliced": torch.randn(3, 6, 4, 10)[..., ::2],
-    "rows": torch.randn(5, 6),
+    "one pixel, channels last": X[:, :, :1, :1].contiguous(memory_format=LAST),
+    "samples between channels": X.transpose(0, 1).contiguous().transpose(0, 1),
+    "sliced": torch.cat((X, X), -1)[..., ::2],
+    "rows": X[:, :, 0, 0],
 }
 MIXES = [*((d, d) for d in FLOATS), (torch.bfloat16, torch.float32), (torch.float16, torch.float32)]
 
@@ -47,8 +48,12 @@ def is_torchs(y: Tensor) -> bool:
 
 
 def leaf(x: Tensor = X, dtype: torch.dtype = torch.float32) -> Tensor:
-    made = torch.empty_strided(x.shape, x.stride(), dtype=dtype)
+    made = torch.empty_strided(x.shape, x.stride(), dtype=dtype, device=DEVICE)
     return made.copy_(x).requires_grad_()
+
+
+def batch_norm(training: bool = True) -> planish.BatchNorm2d:
+    return planish.BatchNorm2d(6).to(DEVICE).train(training)
 
 
 def kept() -> contextlib.AbstractContextManager[None]:
@@ -62,7 +67,7 @@ def kept() -> contextlib.AbstractContextManager[None]:
 @by_training
 @pytest.mark.parametrize("module", [False, True], ids=["function", "module"])
 def test_a_call_has_no_derivative_in_cpp_or_is_not_counted(training: bool, module: bool) -> None:
-    norm = planish.BatchNorm2d(6).train(training)
+    norm = batch_norm(training)
     x, calls = leaf(), Calls()
     y = norm(x) if module else planish.batch_norm(x, MEAN.clone(), VAR.clone(), training=training)
     assert is_torchs(y)
@@ -93,7 +98,7 @@ def step(
         if parameter is not None:
             parameter.requires_grad_()
     y = planish.batch_norm(x, mean, var, w, b, training, 0.3)
-    dy = torch.linspace(-1, 1, y.numel()).reshape(y.shape).to(y.dtype)
+    dy = torch.linspace(-1, 1, y.numel(), device=DEVICE).reshape(y.shape).to(y.dtype)
     wanted = [t for t in (x, w, b) if t is not None]
     return [y.detach(), mean, var, *torch.autograd.grad(y, wanted, dy)]
 
@@ -121,7 +126,7 @@ def test_the_way_or_the_switch_changes_bits(
 
 @by_training
 def test_inference_has_other_bits_or_leaves_the_statistics(training: bool) -> None:
-    norms = [planish.BatchNorm2d(6).train(training) for _ in range(2)]
+    norms = [batch_norm(training) for _ in range(2)]
     for dtype in (torch.float32, torch.bfloat16):
         x = X.to(dtype)
         with torch.no_grad():
@@ -164,8 +169,9 @@ def test_statistics_of_torchs_have_the_mark(training: bool) -> None:
     """Not by being in one memory, nor by being vectors, nor by having no elements."""
     planish.batch_norm(X, MEAN.clone(), VAR.clone())  # planish stays under torch's operator
     size = 6 if training else 0
-    mean, rstd = torch.rand(size), torch.rand(size) + 1
-    both, apart, tight = torch.stack((mean, rstd)), torch.zeros(2 * 16 + 7), torch.zeros(2 * 16)
+    mean, rstd = torch.rand(size).to(DEVICE), torch.rand(size).to(DEVICE) + 1
+    both = torch.stack((mean, rstd))
+    apart, tight = (torch.zeros(count, device=DEVICE) for count in (2 * 16 + 7, 2 * 16))
     interleaved = torch.stack((mean, rstd), -1)
     pairs = [(mean, rstd), (both[0], both[1]), (interleaved[:, 0], interleaved[:, 1])]
     pairs += [(apart[:size], apart[17 : 17 + size]), (apart[:size], apart[:size])]
@@ -181,7 +187,7 @@ def test_statistics_of_torchs_have_the_mark(training: bool) -> None:
 def test_saved_statistics_are_no_vectors() -> None:
     """What torch's formulas and users of the graph read."""
     for channels in (1, 6, 16, 33):
-        x = torch.randn(4, channels, 3).requires_grad_()
+        x = torch.randn(4, channels, 3).to(DEVICE).requires_grad_()
         node = planish.batch_norm(x, None, None, training=True).grad_fn
         assert node is not None
         mean, rstd = node._saved_result1, node._saved_result2  # type: ignore[attr-defined]
@@ -193,7 +199,7 @@ def test_saved_statistics_are_no_vectors() -> None:
 
 def test_running_statistics_written_later_end_the_backward() -> None:
     """In training it does not read them: models broadcast their buffers in between."""
-    norm = planish.BatchNorm2d(6)
+    norm = batch_norm()
     x, version = leaf(), norm.running_mean._version
     y = norm(x)
     assert norm.running_mean._version == version, "they are written without a trace, as torch's"
@@ -211,13 +217,13 @@ def test_running_statistics_that_want_a_gradient_are_refused() -> None:
 
 
 def test_a_call_that_failed_marks_the_next() -> None:
-    norm = planish.BatchNorm2d(6)
+    norm = batch_norm()
     for bad in (
-        lambda: planish.batch_norm(leaf(), MEAN, VAR, torch.ones(5)),
+        lambda: planish.batch_norm(leaf(), MEAN, VAR, W[:5]),
         lambda: planish.batch_norm(leaf(), MEAN[:3], VAR),
         lambda: planish.batch_norm(leaf(), None, None),
         lambda: planish.batch_norm(leaf(), MEAN, VAR, training=True, eps=-1.0),
-        lambda: norm(leaf(torch.ones(1, 6, 1, 1))),
+        lambda: norm(leaf(X[:1, :, :1, :1])),
     ):
         for _ in range(2):
             with pytest.raises((RuntimeError, ValueError)):
@@ -231,21 +237,22 @@ def test_a_call_that_failed_marks_the_next() -> None:
 
 @contextlib.contextmanager
 def another_kernel() -> Iterator[None]:
-    """Another library's batch norm on the CPU."""
+    """Another library's batch norm."""
     other = torch.library.Library("aten", "IMPL")
     with library().quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        other.impl(NATIVE, lambda x, *_: (x.clone(), x.mean((0, 2, 3)), x.mean((0, 2, 3))), "CPU")
+        made = lambda x, *_: (x.clone(), x.mean((0, 2, 3)), x.mean((0, 2, 3)))  # noqa: E731
+        other.impl(NATIVE, made, DEVICE.upper())
     yield
     other._destroy()
 
 
 def test_another_librarys_kernel_takes_a_call_of_planishs_own() -> None:
-    one, other = planish.BatchNorm2d(6), planish.BatchNorm2d(6)
+    one, other = batch_norm(), batch_norm()
     x = leaf()
     wanted = one(x)
     with another_kernel():
-        assert torch.equal(F.batch_norm(x, None, None, training=True), x)
+        assert torch.equal(aten.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5)[0], x)
         y = other(x)
         assert torch.equal(y, wanted)
         torch.autograd.grad(y.sum(), x)
@@ -259,7 +266,7 @@ def test_what_sees_calls_sees_another() -> None:
     with Watched() as mode:
         planish.batch_norm(X, MEAN.clone(), VAR.clone(), training=True)
     assert "planish.batch_norm.default" in mode.seen
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(DEVICE, torch.bfloat16):
         assert planish.batch_norm(X, MEAN, VAR).dtype == torch.float32
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         planish.batch_norm(X, MEAN, VAR)
@@ -273,10 +280,10 @@ def test_what_sees_calls_sees_another() -> None:
 
 @by_training
 def test_gradients_by_the_batch_differ(training: bool) -> None:
-    norm = planish.BatchNorm2d(6).train(training)
+    norm = batch_norm(training)
     x = leaf()
     y = norm(x)
-    dys = torch.randn(3, *y.shape)
+    dys = torch.randn(3, *y.shape).to(DEVICE)
     wanted = [x, *norm.parameters()]
     found = torch.autograd.grad(y, wanted, dys, is_grads_batched=True, retain_graph=True)
     each = [torch.autograd.grad(y, wanted, dy, retain_graph=True) for dy in dys]
@@ -323,6 +330,6 @@ def test_higher_derivatives_are_not_those_of_the_formula(training: bool, affine:
 
 
 def test_replaced_models_have_planishs_operator_in_python() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6))
+    model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6)).to(DEVICE)
     planish.replace(model)
-    assert is_torchs(model(torch.randn(2, 3, 5, 5)))
+    assert is_torchs(model(torch.randn(2, 3, 5, 5).to(DEVICE)))

@@ -25,8 +25,10 @@ __all__ += ["runs_torchs", "short"]
 
 #: The operators that can be called so, by kinds of device.
 _CALLED = {
-    (op, device) for op in ("layer_norm", "group_norm", "rms_norm") for device in switch.DEVICES
-} | {("batch_norm", "cpu")}
+    (op, device)
+    for op in ("layer_norm", "group_norm", "rms_norm", "batch_norm")
+    for device in switch.DEVICES
+}
 
 #: Those that planish's kernels are under by now, and those where that cannot be.
 _staying: set[tuple[str, str]] = set()
@@ -149,7 +151,7 @@ def short(op: int, x: Any, size: Any, weight: Any, bias: Any, eps: Any) -> Tenso
 
 
 def batch_norm(x: Any, *arguments: Any) -> Tensor | None:
-    """A batch norm on the CPU of (weight, bias, running_mean, running_var, training, momentum,
+    """A batch norm of (weight, bias, running_mean, running_var, training, momentum,
     eps) by torch's operator, as planish's own call of it; None where torch would refuse something,
     or planish is not under it: the call goes the long way."""
     if is_compiling():
