@@ -36,11 +36,10 @@ def is_bare(x: Any, eps: Any, weight_offset: Any, cast: Any, activation: Any, dt
 
 def are_better(x: Tensor, recorded: bool = True) -> bool:
     """Whether x is so small. In a model's block that no derivative is recorded of, whether one call
-    would ask more questions than a pass over x takes on the CPU."""
-    if not recorded:
-        return x.is_cpu and 8 * x.numel() <= _SMALL[False]
+    would ask more questions than a pass over x takes; a CUDA graph asks none."""
     cuda = x.is_cuda
-    return x.numel() <= _SMALL[cuda] and not (cuda and torch.cuda.is_current_stream_capturing())
+    small = _SMALL[cuda] if recorded else _SMALL[False] // 8
+    return x.numel() <= small and not (cuda and torch.cuda.is_current_stream_capturing())
 
 
 def norm(rms: bool, x: Any, weight: Any, bias: Any, eps: Any) -> Tensor | None:
