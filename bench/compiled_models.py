@@ -5,6 +5,7 @@ the norms that it is faster at. By turns, on the first GPU in bf16, or on a CPU 
     python3 bench/compiled_models.py llama convnext          # some
     python3 bench/compiled_models.py --device cpu bert       # of fewer images or tokens
     python3 bench/compiled_models.py --tiny --device cpu     # does it run
+    python3 bench/compiled_models.py --device cpu zoo/autoencoder_kl     # a tiny one of the zoo
 
 Each model has a process of its own. On a GPU --together of them compile at the same time, and are
 measured one after the other, once these are compiled or --patience is over; on a CPU one follows
@@ -38,6 +39,7 @@ import planish
 import planish.compile
 import torch
 from denoisers import dit, unet
+from planish import zoo
 from planish.bench import machine, report
 from torch import Tensor, nn
 
@@ -125,6 +127,18 @@ def _denoiser(of: Callable[[bool], Callable[[str], Made]]) -> Callable[[bool, st
     return lambda tiny, device: of(tiny)(device)
 
 
+def _of_zoo(name: str) -> Callable[[bool, str], Made]:
+    def make(tiny: bool, device: str) -> Made:
+        model, inputs = zoo.build(zoo.entries()[name])
+        given = zoo.mapped(inputs, lambda t: t.to(device))
+        return model, lambda m: sum(
+            (t.float().sin().sum() for t in zoo.tensors_of(m(**given))),
+            torch.zeros((), device=device),
+        )
+
+    return make
+
+
 _DECODER = {"hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 16}
 _SMALL = {"hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 8}
 _SMALL_LLAMA = _language(
@@ -163,12 +177,16 @@ MODELS: dict[str, Callable[[bool, str], Made]] = {
 }  # fmt: skip
 
 
+def _makers() -> dict[str, Callable[[bool, str], Made]]:
+    return {**MODELS, **{f"zoo/{name}": _of_zoo(name) for name in zoo.entries()}}
+
+
 class _Way:
     """A model compiled in one way, and its step."""
 
     def __init__(self, name: str, way: str, tiny: bool, device: str) -> None:
         torch.manual_seed(0)
-        self.model, loss = MODELS[name](tiny, device)
+        self.model, loss = _makers()[name](tiny, device)
         self.model.to(device, torch.float32 if device == "cpu" else torch.bfloat16).train()
         mode = "reduce-overhead" if name == "graphs" else None
         compiled: Any = torch.compile(self.model, backend=way, mode=mode, dynamic=False)
@@ -323,8 +341,8 @@ def main() -> int:
     p.add_argument("--csv", type=Path)
     arguments = p.parse_args()
     names = arguments.models or list(MODELS)
-    if unknown := set(names) - set(MODELS):
-        p.error(f"unknown models {sorted(unknown)}; known are {', '.join(MODELS)}")
+    if unknown := set(names) - set(_makers()):
+        p.error(f"unknown models {sorted(unknown)}; known are {', '.join(MODELS)}, zoo/NAME")
     context = multiprocessing.get_context("spawn")
     together = arguments.together if arguments.device == "cuda" else 1
     lock, results = context.Lock(), context.Queue()
