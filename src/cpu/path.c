@@ -48,7 +48,7 @@ bool cpu_rows_by_sample(const problem *p) {
 
 /* Whether a residual and its sum, or backward a gradient that joins dx, or xhat's rounding, are all
  * that stands around the norm, of x's dtype and dense: the row kernels add and round as they go
- * (cpu/common/prologue.h, cpu/rows/rows_backward.h, cpu/rows/rows_scale.h). */
+ * (cpu/common/prologue.h, cpu/rows/rows_backward.h, cpu/rows/rows_normalizer.h). */
 static bool stages_in_rows(const problem *p) {
     const bool back = problem_is_backward(p), rounds = p->stages.rounding;
     const role_set stages = p->present & STAGE_ROLES;

@@ -2,17 +2,17 @@
 
 /* What makes a vector of y. */
 typedef struct NAME(applying) {
-    VEC mean, scale, shift;
+    VEC mean, scale, offset;
 } NAME(applying);
 
 INLINE NAME(applying) NAME(applying_at)(const batch_apply_args *a, int64_t c) {
     const REAL *const *const f = (const REAL *const *)a->factor;
     return (NAME(applying)){V(set1)(f[FACTOR_MEAN][c]), V(set1)(f[FACTOR_SCALE][c]),
-                            V(set1)(f[FACTOR_SHIFT][c])};
+                            V(set1)(f[FACTOR_OFFSET][c])};
 }
 INLINE VEC NAME(applied)(VEC x, VEC addend, const bool adds, NAME(applying) s,
                          const planish_activation f) {
-    const VEC z = V(fma)(V(sub)(x, s.mean), s.scale, s.shift);
+    const VEC z = V(fma)(V(sub)(x, s.mean), s.scale, s.offset);
     return NAME(activated)(f, adds ? V(add)(z, addend) : z);
 }
 
@@ -95,7 +95,7 @@ INLINE void NAME(apply_pixel)(const ELEMENT_T *x, const ELEMENT_T *addend, ELEME
             const int64_t i = c + w * VEC_LANES;
             const NAME(applying)
                 s = {LOAD_REAL(factor[FACTOR_MEAN] + i), LOAD_REAL(factor[FACTOR_SCALE] + i),
-                     LOAD_REAL(factor[FACTOR_SHIFT] + i)};
+                     LOAD_REAL(factor[FACTOR_OFFSET] + i)};
             v[w] = NAME(applied)(v[w], r[w], adds, s, f);
         }
         NAME(store_strip)(y + c, TWO, 0, v);
@@ -103,7 +103,7 @@ INLINE void NAME(apply_pixel)(const ELEMENT_T *x, const ELEMENT_T *addend, ELEME
     for (; c < n; c += VEC_LANES) {
         const NAME(applying) s = {NAME(load_real)(factor[FACTOR_MEAN] + c, n - c),
                                   NAME(load_real)(factor[FACTOR_SCALE] + c, n - c),
-                                  NAME(load_real)(factor[FACTOR_SHIFT] + c, n - c)};
+                                  NAME(load_real)(factor[FACTOR_OFFSET] + c, n - c)};
         const VEC r = adds ? NAME(load_x)(addend + c, n - c) : V(set1)(0);
         NAME(store_x)(y + c, NAME(applied)(NAME(load_x)(x + c, n - c), r, adds, s, f), n - c);
     }
@@ -117,8 +117,8 @@ INLINE void NAME(apply_by_pixel)(const batch_apply_args *a, const bool adds,
         a->traffic == TRAFFIC_STREAM &&
         ((uintptr_t)a->y.data | (uintptr_t)a->y.piece | (uintptr_t)(n * BYTES)) % 64 == 0;
     _Alignas(64) ELEMENT_T made[PIECE];
-    const REAL *factor[FACTOR_SHIFT + 1];
-    for (int k = 0; k <= FACTOR_SHIFT; k++)
+    const REAL *factor[FACTOR_OFFSET + 1];
+    for (int k = 0; k <= FACTOR_OFFSET; k++)
         factor[k] = NAME(arranged)(a->factor[k], n, (REAL *)a->scratch + k * n);
     for (int64_t p = 0; p < a->tile.pieces; p++) {
         const ELEMENT_T *const x = NAME(side_at)(&a->x, 0, p);
@@ -127,7 +127,7 @@ INLINE void NAME(apply_by_pixel)(const batch_apply_args *a, const bool adds,
         for (int64_t c = 0, some; c < n; c += some) {
             some = lines ? NAME(min)(n - c, PIECE) : n;
             const REAL *const at[] = {factor[FACTOR_MEAN] + c, factor[FACTOR_SCALE] + c,
-                                      factor[FACTOR_SHIFT] + c};
+                                      factor[FACTOR_OFFSET] + c};
             NAME(apply_pixel)(x + c, adds ? r + c : NULL, lines ? made : y, some, at, adds, f);
             if (lines)
                 stream_lines(y + c, made, some * BYTES);

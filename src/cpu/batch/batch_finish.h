@@ -50,8 +50,8 @@ INLINE bool NAME(holds)(double factor) {
     return size < BIG && (size == 0 || size > (sizeof(REAL) == 8 ? 1e-300 : 2e-38));
 }
 
-/* z = (x - mean) * scale + shift, with `rest` that the mean lost when it was rounded. */
-INLINE void NAME(set_z)(const batch_finish_args *a, int64_t c, REAL mean, double rest) {
+/* z = (x - mean) * scale + offset, with what the mean lost when it was rounded. */
+INLINE void NAME(set_z)(const batch_finish_args *a, int64_t c, REAL mean, double minus_delta) {
     REAL *const *const f = (REAL *const *)a->factor;
     const REAL *const weights = a->weight, *const biases = a->bias;
     const REAL rstd = (REAL)a->rstd[c];
@@ -60,7 +60,8 @@ INLINE void NAME(set_z)(const batch_finish_args *a, int64_t c, REAL mean, double
     f[FACTOR_MEAN][c] = mean;
     f[FACTOR_RSTD][c] = rstd;
     f[FACTOR_SCALE][c] = (REAL)scale;
-    f[FACTOR_SHIFT][c] = (REAL)((double)(biases ? biases[c] : (REAL)-0.0) + (double)weight * rest);
+    f[FACTOR_OFFSET][c] =
+        (REAL)((double)(biases ? biases[c] : (REAL)-0.0) + (double)weight * minus_delta);
     a->wide[c] = !(NAME(holds)(a->rstd[c]) && NAME(holds)(scale) && fabs(a->mean[c]) < BIG);
 }
 
@@ -82,10 +83,10 @@ static void NAME(finish_forward)(const batch_finish_args *a) {
         /* In f32 a mean of f64 has all digits that count: what is made of it is made so again by a
          * backward that is given it. */
         const REAL mean = (REAL)a->mean[c];
-        const double rest = sizeof(REAL) == 8
-                                ? ((double)mean - center - distance) * a->rstd[c]
-                                : ((double)mean - a->mean[c]) * (double)(REAL)a->rstd[c];
-        NAME(set_z)(a, c, mean, rest);
+        const double minus_delta = sizeof(REAL) == 8
+                                       ? ((double)mean - center - distance) * a->rstd[c]
+                                       : ((double)mean - a->mean[c]) * (double)(REAL)a->rstd[c];
+        NAME(set_z)(a, c, mean, minus_delta);
         a->wide[c] |= !(var < BIG && var >= (made ? least : -1));
     }
 }
@@ -100,15 +101,15 @@ static void NAME(finish_backward)(const batch_finish_args *a) {
     for (int64_t c = 0; c < a->channels; c++) {
         const REAL mean = (REAL)a->mean[c], rstd = (REAL)a->rstd[c];
         const double weight = weights ? (double)(weights[c] + (REAL)a->weight_offset) : 1;
-        double rest = (a->mean[c] - (double)mean) * (double)rstd, c1 = 0, c2 = 0;
+        double delta = (a->mean[c] - (double)mean) * (double)rstd, c1 = 0, c2 = 0;
         double d = 0, product = 0;
         if (made) {
             d = a->total[RECORD_D][c];
             product = a->total[RECORD_PRODUCT][c];
             if (!a->reach.is_exact)
-                rest = mended(&a->reach, a->total[RECORD_XHAT][c] * inverse, (double)mean,
-                              (double)rstd);
-            product -= rest * d;
+                delta = mended(&a->reach, a->total[RECORD_XHAT][c] * inverse, (double)mean,
+                               (double)rstd);
+            product -= delta * d;
         }
         if (a->c2) {
             c1 = a->c1[c];
@@ -121,8 +122,8 @@ static void NAME(finish_backward)(const batch_finish_args *a) {
         a->dbias[c] = d;
         const double of_x = -c2 * (double)rstd * (double)rstd;
         f[FACTOR_OF_X][c] = (REAL)of_x;
-        f[FACTOR_REST][c] = (REAL)(-(c1 - rest * c2) * (double)rstd);
-        a->wide[c] |= !(fabs(rest) < BIG && fabs(c1) < BIG && fabs(c2) < BIG && fabs(d) < BIG &&
+        f[FACTOR_REST][c] = (REAL)(-(c1 - delta * c2) * (double)rstd);
+        a->wide[c] |= !(fabs(delta) < BIG && fabs(c1) < BIG && fabs(c2) < BIG && fabs(d) < BIG &&
                         fabs(product) < BIG && fabs(c1 * (double)rstd) < BIG && NAME(holds)(of_x));
     }
 }

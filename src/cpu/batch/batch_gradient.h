@@ -138,7 +138,7 @@ INLINE NAME(making)
     return (NAME(making)){{NAME(load_real)(f[FACTOR_MEAN] + c, left),
                            NAME(load_real)(f[FACTOR_RSTD] + c, left),
                            NAME(load_real)(f[FACTOR_SCALE] + c, left),
-                           NAME(load_real)(f[FACTOR_SHIFT] + c, left), V(set1)(least)},
+                           NAME(load_real)(f[FACTOR_OFFSET] + c, left), V(set1)(least)},
                           NAME(load_real)(f[FACTOR_OF_X] + c, left),
                           NAME(load_real)(f[FACTOR_REST] + c, left)};
 }

@@ -32,12 +32,12 @@ typedef struct batch_side {
 enum { RECORD_CENTER, RECORD_DISTANCE, RECORD_M2, RECORDS };
 enum { RECORD_XHAT = RECORD_CENTER, RECORD_D, RECORD_PRODUCT };
 
-/* By channel, real: what makes z = (x - mean) * scale + shift, xhat = (x - mean) * rstd, and dx =
+/* By channel, real: what makes z = (x - mean) * scale + offset, xhat = (x - mean) * rstd, and dx =
  * (x - mean) * of_x + d * scale + rest. */
 typedef enum batch_factor {
     FACTOR_MEAN,
     FACTOR_SCALE,
-    FACTOR_SHIFT,
+    FACTOR_OFFSET,
     FACTOR_RSTD,
     FACTOR_OF_X,
     FACTOR_REST,
@@ -81,7 +81,7 @@ typedef struct batch_gradient_args {
 typedef struct batch_apply_args {
     batch_tile tile;
     batch_side x, y, addend;
-    const void *factor[FACTOR_SHIFT + 1]; /* real */
+    const void *factor[FACTOR_OFFSET + 1]; /* real */
     planish_activation activation;
     traffic traffic;
     void *scratch; /* by pixel */

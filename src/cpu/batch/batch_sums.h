@@ -3,26 +3,26 @@
 
 /* Of a channel, or of a vector of channels. */
 typedef struct NAME(behind) {
-    VEC mean, rstd, scale, shift, least;
+    VEC mean, rstd, scale, offset, least;
 } NAME(behind);
 
 INLINE NAME(behind) NAME(behind_at)(const batch_gradient_args *a, int64_t c) {
     const REAL *const *const f = (const REAL *const *)a->factor;
     return (NAME(behind)){V(set1)(f[FACTOR_MEAN][c]), V(set1)(f[FACTOR_RSTD][c]),
-                          V(set1)(f[FACTOR_SCALE][c]), V(set1)(f[FACTOR_SHIFT][c]),
+                          V(set1)(f[FACTOR_SCALE][c]), V(set1)(f[FACTOR_OFFSET][c]),
                           V(set1)((REAL)a->least)};
 }
 /* Of a strip of channels from c on. */
 INLINE void NAME(behind_strip)(const batch_gradient_args *a, int64_t c, const int width,
                                int64_t left, NAME(behind) to[]) {
     const REAL *const *const f = (const REAL *const *)a->factor;
-    VEC mean[NAME(STRIP)], rstd[NAME(STRIP)], scale[NAME(STRIP)], shift[NAME(STRIP)];
+    VEC mean[NAME(STRIP)], rstd[NAME(STRIP)], scale[NAME(STRIP)], offset[NAME(STRIP)];
     NAME(load_strip_real)(f[FACTOR_MEAN] + c, width, left, mean);
     NAME(load_strip_real)(f[FACTOR_RSTD] + c, width, left, rstd);
     NAME(load_strip_real)(f[FACTOR_SCALE] + c, width, left, scale);
-    NAME(load_strip_real)(f[FACTOR_SHIFT] + c, width, left, shift);
+    NAME(load_strip_real)(f[FACTOR_OFFSET] + c, width, left, offset);
     UNROLL for (int w = 0; w < width; w++) to[w] =
-        (NAME(behind)){mean[w], rstd[w], scale[w], shift[w], V(set1)((REAL)a->least)};
+        (NAME(behind)){mean[w], rstd[w], scale[w], offset[w], V(set1)((REAL)a->least)};
 }
 
 /* d of dy, by x - mean and by what else this way reads: y, or the addend, -0 where there is none.
@@ -33,7 +33,7 @@ INLINE VEC NAME(gradient_of_z)(VEC dy, VEC centered, VEC other, NAME(behind) b,
         return dy;
     if (way == THROUGH_MASK)
         return V(drop)(dy, other, V(set1)(0));
-    const VEC z = V(add)(V(fma)(centered, b.scale, b.shift), other);
+    const VEC z = V(add)(V(fma)(centered, b.scale, b.offset), other);
     if (way == THROUGH_RELU)
         return V(drop)(dy, z, b.least);
     const NAME(epilogue) of = {f, V(set1)(1), V(set1)((REAL)-0.0)};

@@ -162,7 +162,7 @@ typedef struct NAME(column) {
     const REAL *x, *dy, *weight; /* weight NULL: 1 */
     REAL offset;
     int64_t pitch;
-    VEC mean, scale;
+    VEC mean, rstd;
 } NAME(column);
 
 INLINE void NAME(add_channel)(NAME(trio) * s, const NAME(column) * col, int64_t i, const int what) {
@@ -181,7 +181,7 @@ INLINE void NAME(add_channel)(NAME(trio) * s, const NAME(column) * col, int64_t 
             g = V(mul)(g, V(set1)(col->weight[i] + col->offset));
         if (what == NAME(GRADIENT))
             x = V(sub)(x, col->mean);
-        const VEC xhat = V(mul)(x, col->scale);
+        const VEC xhat = V(mul)(x, col->rstd);
         if (what == NAME(GRADIENT)) {
             s->a = V(add)(s->a, xhat);
             s->b = V(add)(s->b, g);

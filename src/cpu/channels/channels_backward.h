@@ -5,11 +5,11 @@
 /* Pixels of a tile are added up for dweight and dbias in this many lanes. */
 enum { NAME(PIXEL_LANES) = LANES / 2, NAME(PIXEL_PARTS) = LANES / 2 / VEC_LANES };
 
-/* What the gradients of a tile's pixels are made of: xhat = (x - mean) * rstd + shift and
+/* What the gradients of a tile's pixels are made of: xhat = (x - mean) * rstd + minus_delta and
  * dx = (dy * weight - c1 - xhat * c2) * rstd. */
 typedef struct NAME(pixel_gradients) {
-    _Alignas(64) REAL mean[TILE_PIXELS], rstd[TILE_PIXELS], shift[TILE_PIXELS], c1[TILE_PIXELS],
-        minus_c2[TILE_PIXELS];
+    _Alignas(64) REAL mean[TILE_PIXELS], rstd[TILE_PIXELS],
+        minus_delta[TILE_PIXELS], c1[TILE_PIXELS], minus_c2[TILE_PIXELS];
     bool out_of_range[TILE_PIXELS], any_out_of_range;
 } NAME(pixel_gradients);
 
@@ -37,7 +37,7 @@ INLINE void NAME(find_gradients)(const channel_backward_args *a, const bool rms,
             col.x = x + at * t->pitch + p;
             col.dy = dy + at * t->pitch + p;
             col.mean = LOAD_REAL(s->mean + p);
-            col.scale = LOAD_REAL(s->rstd + p);
+            col.rstd = LOAD_REAL(s->rstd + p);
             if (rms) {
                 STORE_REAL(sums[2] + p, NAME(column_sums)(&col, n, NAME(GRADIENT_RMS)).c);
                 continue;
@@ -64,7 +64,7 @@ INLINE void NAME(find_gradients)(const channel_backward_args *a, const bool rms,
         c2[p] = rule_c2(&a->rule, c2[p] * inverse - c1[p] * delta[p], s->rstd[p]);
         s->out_of_range[p] = !(fabs(delta[p]) < BIG) | !(fabs(c1[p]) < BIG) | !(fabs(c2[p]) < BIG);
         s->any_out_of_range |= s->out_of_range[p];
-        s->shift[p] = (REAL)-delta[p];
+        s->minus_delta[p] = (REAL)-delta[p];
         s->c1[p] = (REAL)c1[p];
         s->minus_c2[p] = (REAL)-c2[p];
     }
@@ -91,8 +91,8 @@ INLINE void NAME(gradient_channels)(const channel_backward_args *a, const NAME(p
     for (int64_t p = 0; p < padded; p += NAME(PIXEL_LANES))
         UNROLL for (int j = 0; j < NAME(PIXEL_PARTS); j++) {
             const int64_t at = p + j * VEC_LANES;
-            const NAME(scale)
-                of = {LOAD_REAL(s->mean + at), LOAD_REAL(s->rstd + at), LOAD_REAL(s->shift + at)};
+            const NAME(normalizer) of = {LOAD_REAL(s->mean + at), LOAD_REAL(s->rstd + at),
+                                         LOAD_REAL(s->minus_delta + at)};
             const VEC c1 = LOAD_REAL(s->c1 + at), minus_c2 = LOAD_REAL(s->minus_c2 + at);
             UNROLL for (int k = 0; k < count; k++) {
                 const VEC d = LOAD_REAL(dy + k * x_pitch + at);
@@ -215,7 +215,7 @@ OUTLINE void NAME(overflow_gradients)(const channel_backward_args *a, NAME(pixel
             NAME(write_pixel)(t, &a->dx, p, dx);
         for (int64_t c = 0; c < t->channels; c++)
             tile_x[c * t->pitch + p] = tile_dy[c * t->pitch + p] = 0;
-        s->mean[p] = s->rstd[p] = s->shift[p] = s->c1[p] = s->minus_c2[p] = 0;
+        s->mean[p] = s->rstd[p] = s->minus_delta[p] = s->c1[p] = s->minus_c2[p] = 0;
     }
 }
 
@@ -304,7 +304,7 @@ static void NAME(backward_rms)(const channel_backward_args *a) {
 
 /* What normalises the pixels of a tile by their saved means, mended as find_gradients mends them
  * after the sums. */
-OUTLINE void NAME(saved_scales)(const channel_backward_args *a, NAME(pixel_scales) * s) {
+OUTLINE void NAME(saved_normalizers)(const channel_backward_args *a, NAME(pixel_normalizers) * s) {
     const channel_tile *t = &a->tile;
     const bool rms = a->kind == PLANISH_RMS;
     const REAL *const x = a->scratch;
@@ -317,7 +317,7 @@ OUTLINE void NAME(saved_scales)(const channel_backward_args *a, NAME(pixel_scale
         const bool real = p < t->pixels;
         s->rstd[p] = real ? (REAL)stat_load(&a->rstd, p) : 0;
         s->mean[p] = real && !rms ? (REAL)stat_load(&a->mean, p) : 0;
-        s->shift[p] = (REAL)-0.0;
+        s->minus_delta[p] = (REAL)-0.0;
     }
     for (int64_t at = 0; at < t->channels && !rms && !reach.is_exact; at += NAME(SEGMENT)) {
         const int64_t n = NAME(smaller)(t->channels - at, NAME(SEGMENT));
@@ -327,19 +327,19 @@ OUTLINE void NAME(saved_scales)(const channel_backward_args *a, NAME(pixel_scale
                                       .dy = from,
                                       .pitch = t->pitch,
                                       .mean = LOAD_REAL(s->mean + p),
-                                      .scale = LOAD_REAL(s->rstd + p)};
+                                      .rstd = LOAD_REAL(s->rstd + p)};
             STORE_REAL(sums + p, NAME(column_sums)(&col, n, NAME(GRADIENT)).a);
         }
         for (int64_t p = 0; p < t->padded; p++)
             exact_add(&total[p], &rest[p], sums[p]);
     }
     for (int64_t p = 0; p < t->pixels && !rms; p++)
-        s->shift[p] = (REAL)-rest_of_mean(&reach, &a->mean, p, (total[p] + rest[p]) * inverse,
-                                          s->mean[p], s->rstd[p]);
+        s->minus_delta[p] = (REAL)-rest_of_mean(&reach, &a->mean, p, (total[p] + rest[p]) * inverse,
+                                                s->mean[p], s->rstd[p]);
 }
 
 /* Makes dy of a tile the gradient of what went into the activation. */
-OUTLINE void NAME(tile_through)(const channel_backward_args *a, const NAME(pixel_scales) * s) {
+OUTLINE void NAME(tile_through)(const channel_backward_args *a, const NAME(pixel_normalizers) * s) {
     const channel_tile *t = &a->tile;
     const REAL *x = a->scratch;
     REAL *dy = (REAL *)a->scratch + t->channels * t->pitch;
@@ -347,8 +347,8 @@ OUTLINE void NAME(tile_through)(const channel_backward_args *a, const NAME(pixel
         const NAME(epilogue) of =
             NAME(epilogue_at)(a->weight, a->bias, a->weight_offset, c, a->activation);
         for (int64_t p = 0; p < t->padded; p += VEC_LANES) {
-            const NAME(scale)
-                by = {LOAD_REAL(s->mean + p), LOAD_REAL(s->rstd + p), LOAD_REAL(s->shift + p)};
+            const NAME(normalizer) by = {LOAD_REAL(s->mean + p), LOAD_REAL(s->rstd + p),
+                                         LOAD_REAL(s->minus_delta + p)};
             const VEC xhat = NAME(normalize)(LOAD_REAL(x + p), by, false);
             STORE_REAL(dy + p, NAME(through)(of, LOAD_REAL(dy + p), xhat));
         }
@@ -356,9 +356,9 @@ OUTLINE void NAME(tile_through)(const channel_backward_args *a, const NAME(pixel
 }
 
 static void NAME(backward_activated)(const channel_backward_args *a) {
-    NAME(pixel_scales) s;
+    NAME(pixel_normalizers) s;
     NAME(bring_both)(a);
-    NAME(saved_scales)(a, &s);
+    NAME(saved_normalizers)(a, &s);
     NAME(tile_through)(a, &s);
     if (a->kind == PLANISH_RMS)
         NAME(backward_brought_rms)(a);

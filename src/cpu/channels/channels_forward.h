@@ -84,15 +84,15 @@ INLINE void NAME(pixel_moments)(const channel_tile *t, const REAL *x, const bool
     }
 }
 
-/* What normalises the pixels of a tile: xhat = (x - mean) * rstd + shift. */
-typedef struct NAME(pixel_scales) {
-    _Alignas(64) REAL mean[TILE_PIXELS], rstd[TILE_PIXELS], shift[TILE_PIXELS];
+/* What normalises the pixels of a tile: xhat = (x - mean) * rstd + minus_delta. */
+typedef struct NAME(pixel_normalizers) {
+    _Alignas(64) REAL mean[TILE_PIXELS], rstd[TILE_PIXELS], minus_delta[TILE_PIXELS];
     bool out_of_range[TILE_PIXELS], any_out_of_range;
-} NAME(pixel_scales);
+} NAME(pixel_normalizers);
 
-INLINE void NAME(find_scales)(const channel_forward_args *a, const double mean[],
-                              const double excess[], const double m2[], bool rms,
-                              NAME(pixel_scales) * s) {
+INLINE void NAME(find_normalizers)(const channel_forward_args *a, const double mean[],
+                                   const double excess[], const double m2[], bool rms,
+                                   NAME(pixel_normalizers) * s) {
     const channel_tile *t = &a->tile;
     const double inverse = a->rule.inverse;
     const double least = NAME(least_moment)(&a->rule, (double)t->channels);
@@ -111,17 +111,17 @@ INLINE void NAME(find_scales)(const channel_forward_args *a, const double mean[]
         stat_store_rows(&a->rstd, 0, (int)t->pixels, rstd);
         stat_store_rows(&a->m2, 0, (int)t->pixels, m2);
     }
-    /* With a mean of 0 and this shift the layer's formula is RMSNorm's, to the sign of 0. */
+    /* With a mean of 0 and this minus_delta the layer's formula is RMSNorm's, to the sign of 0. */
     for (int64_t p = 0; p < t->padded; p++) {
         s->mean[p] = (REAL)mean[p];
         s->rstd[p] = (REAL)rstd[p];
         const double above = sizeof(REAL) == 8 ? excess[p] : s->mean[p] - mean[p];
-        s->shift[p] = (REAL)(rms ? -0.0 : above * rstd[p]);
+        s->minus_delta[p] = (REAL)(rms ? -0.0 : above * rstd[p]);
     }
 }
 
 /* y of one or two channels from `c` on: to `to`, in whole vectors or up to the last pixel only. */
-INLINE void NAME(apply_channels)(const channel_forward_args *a, const NAME(pixel_scales) * s,
+INLINE void NAME(apply_channels)(const channel_forward_args *a, const NAME(pixel_normalizers) * s,
                                  int64_t c, const int count, char *to, int64_t to_step,
                                  const bool whole, const dtype made, const bool rms,
                                  const planish_activation f) {
@@ -135,8 +135,8 @@ INLINE void NAME(apply_channels)(const channel_forward_args *a, const NAME(pixel
     const NAME(epilogue) of1 =
         NAME(epilogue_at)(weights, biases, a->weight_offset, c + count - 1, f);
     for (int64_t p = 0; p < n; p += VEC_LANES) {
-        const NAME(scale)
-            of = {LOAD_REAL(s->mean + p), LOAD_REAL(s->rstd + p), LOAD_REAL(s->shift + p)};
+        const NAME(normalizer)
+            of = {LOAD_REAL(s->mean + p), LOAD_REAL(s->rstd + p), LOAD_REAL(s->minus_delta + p)};
         const VEC v0 = NAME(result)(LOAD_REAL(x0 + p), of, of0, rms);
         const VEC v1 = count == 2 ? NAME(result)(LOAD_REAL(x1 + p), of, of1, rms) : v0;
         if (whole || p + VEC_LANES <= pixels) {
@@ -152,8 +152,8 @@ INLINE void NAME(apply_channels)(const channel_forward_args *a, const NAME(pixel
 }
 
 /* A strip of channels to `to`, two at a time. */
-INLINE void NAME(apply_as)(const channel_forward_args *a, const NAME(pixel_scales) * s, int64_t c,
-                           int64_t channels, char *to, int64_t to_step, const bool whole,
+INLINE void NAME(apply_as)(const channel_forward_args *a, const NAME(pixel_normalizers) * s,
+                           int64_t c, int64_t channels, char *to, int64_t to_step, const bool whole,
                            const dtype made, const bool rms, const planish_activation f) {
     int64_t k = 0;
     for (; k + 2 <= channels; k += 2)
@@ -162,7 +162,7 @@ INLINE void NAME(apply_as)(const channel_forward_args *a, const NAME(pixel_scale
         NAME(apply_channels)(a, s, c + k, 1, to + k * to_step, to_step, whole, made, rms, f);
 }
 
-INLINE void NAME(apply_strip)(const channel_forward_args *a, const NAME(pixel_scales) * s,
+INLINE void NAME(apply_strip)(const channel_forward_args *a, const NAME(pixel_normalizers) * s,
                               int64_t c, int64_t channels, char *to, int64_t to_step, bool whole,
                               dtype made, const bool rms, const planish_activation f) {
     if (made == REAL_DTYPE && whole)
@@ -180,7 +180,7 @@ INLINE void NAME(apply_strip)(const channel_forward_args *a, const NAME(pixel_sc
 }
 
 /* Pixels whose arithmetic would leave the range, one by one. */
-OUTLINE void NAME(overflow_pixels)(const channel_forward_args *a, const NAME(pixel_scales) * s,
+OUTLINE void NAME(overflow_pixels)(const channel_forward_args *a, const NAME(pixel_normalizers) * s,
                                    bool rms) {
     const channel_tile *t = &a->tile;
     REAL *const x = a->rows, *const y = x + t->channels;
@@ -209,7 +209,7 @@ OUTLINE void NAME(overflow_pixels)(const channel_forward_args *a, const NAME(pix
     }
 }
 
-INLINE void NAME(write_tile)(const channel_forward_args *a, const NAME(pixel_scales) * s,
+INLINE void NAME(write_tile)(const channel_forward_args *a, const NAME(pixel_normalizers) * s,
                              const bool rms, const bool activated) {
     const channel_tile *t = &a->tile;
     const planish_activation f = activated ? a->activation : PLANISH_IDENTITY;
@@ -237,8 +237,8 @@ INLINE void NAME(write_tile)(const channel_forward_args *a, const NAME(pixel_sca
 }
 
 /* The statistics of a tile, and what makes y of them. */
-INLINE void NAME(tile_scales)(const channel_forward_args *a, const bool rms,
-                              NAME(pixel_scales) * s) {
+INLINE void NAME(tile_normalizers)(const channel_forward_args *a, const bool rms,
+                                   NAME(pixel_normalizers) * s) {
     const channel_tile *t = &a->tile;
     REAL *const x = a->scratch;
     double mean[TILE_PIXELS], m2[TILE_PIXELS]; /* where they are given, rstd in place of m2 */
@@ -255,12 +255,12 @@ INLINE void NAME(tile_scales)(const channel_forward_args *a, const bool rms,
     } else {
         NAME(pixel_moments)(t, x, rms, mean, excess, m2);
     }
-    NAME(find_scales)(a, mean, excess, m2, rms, s);
+    NAME(find_normalizers)(a, mean, excess, m2, rms, s);
 }
 
 INLINE void NAME(forward_tile)(const channel_forward_args *a, const bool rms) {
-    NAME(pixel_scales) s;
-    NAME(tile_scales)(a, rms, &s);
+    NAME(pixel_normalizers) s;
+    NAME(tile_normalizers)(a, rms, &s);
     if (a->y.data)
         NAME(write_tile)(a, &s, rms, false);
     if (__builtin_expect(s.any_out_of_range, 0))
@@ -274,11 +274,11 @@ static void NAME(forward_rms)(const channel_forward_args *a) {
     NAME(forward_tile)(a, true);
 }
 static void NAME(forward_activated)(const channel_forward_args *a) {
-    NAME(pixel_scales) s;
+    NAME(pixel_normalizers) s;
     if (a->kind == PLANISH_RMS)
-        NAME(tile_scales)(a, true, &s);
+        NAME(tile_normalizers)(a, true, &s);
     else
-        NAME(tile_scales)(a, false, &s);
+        NAME(tile_normalizers)(a, false, &s);
     if (a->y.data)
         NAME(write_tile)(a, &s, false, true);
     if (__builtin_expect(s.any_out_of_range, 0))

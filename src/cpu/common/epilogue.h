@@ -1,5 +1,5 @@
 /*
- * How an element becomes y: xhat = (x - mean) * rstd + shift, z = xhat * weight + bias, y = f(z),
+ * How an element becomes y: xhat = (x - mean) * rstd - delta, z = xhat * weight + bias, y = f(z),
  * in the words of cpu/common/unit.h; for rows, channels, groups and pixels alike. What else is to
  * follow a norm belongs into result. Whether y is in range is not asked here: that is known of a
  * row's moments before (cpu/common/overflow.c).
@@ -58,15 +58,15 @@
 #define EXP_CUBIC_f32 9.97f
 #define EXP_CUBIC_f64 21.1
 
-/* What normalises a vector: xhat = (x - mean) * rstd + shift, the shift being the rest of the mean.
- */
-typedef struct NAME(scale) {
-    VEC mean, rstd, shift;
-} NAME(scale);
+/* What normalises a vector: xhat = (x - mean) * rstd + minus_delta. delta is what the mean in the
+ * compute type lacks of the row's own, times rstd. */
+typedef struct NAME(normalizer) {
+    VEC mean, rstd, minus_delta;
+} NAME(normalizer);
 
-/* With rms a constant: mean and shift are not read. */
-INLINE VEC NAME(normalize)(VEC x, NAME(scale) s, const bool rms) {
-    return rms ? V(mul)(x, s.rstd) : V(fma)(V(sub)(x, s.mean), s.rstd, s.shift);
+/* With rms a constant: mean and minus_delta are not read. */
+INLINE VEC NAME(normalize)(VEC x, NAME(normalizer) s, const bool rms) {
+    return rms ? V(mul)(x, s.rstd) : V(fma)(V(sub)(x, s.mean), s.rstd, s.minus_delta);
 }
 
 /* What makes y of xhat: the elements' weight and bias, and the activation. An absent weight is 1,
@@ -204,7 +204,7 @@ INLINE VEC NAME(activated)(const planish_activation f, VEC z) {
  * y of x: the only text that makes it, in every forward kernel. Where the activation is a constant
  * PLANISH_IDENTITY nothing is left of it.
  */
-INLINE VEC NAME(result)(VEC x, NAME(scale) s, NAME(epilogue) e, const bool rms) {
+INLINE VEC NAME(result)(VEC x, NAME(normalizer) s, NAME(epilogue) e, const bool rms) {
     return NAME(activated)(e.kind, V(fma)(NAME(normalize)(x, s, rms), e.weight, e.bias));
 }
 

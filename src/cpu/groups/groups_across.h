@@ -51,7 +51,7 @@ INLINE void NAME(add_across)(NAME(across_sums) * s, const ELEMENT_T *x, const EL
                              NAME(row_gradient) row) {
     UNROLL for (int k = 0; k < NAME(ACROSS_PARTS); k++) {
         const VEC d = LOAD_X(dy + k * VEC_LANES), v = LOAD_X(x + k * VEC_LANES);
-        const VEC xhat = V(mul)(V(sub)(v, V(set1)(row.mean)), V(set1)(row.scale));
+        const VEC xhat = V(mul)(V(sub)(v, V(set1)(row.mean)), V(set1)(row.xhat_rstd));
         s->xhat.part[k] = V(add)(s->xhat.part[k], xhat);
         s->dy.part[k] = V(add)(s->dy.part[k], d);
         s->product.part[k] = V(fma)(d, xhat, s->product.part[k]);
@@ -68,7 +68,7 @@ INLINE void NAME(add_last_across)(NAME(across_sums) * s, NAME(across_sums) * nex
         const int there = NAME(across_in)(left, k), mine = NAME(across_in)(own, k);
         const VEC d = NAME(load_x)(dy + k * VEC_LANES, there);
         const VEC v = NAME(load_x)(x + k * VEC_LANES, there);
-        const VEC xhat = V(mul)(V(sub)(v, V(set1)(row.mean)), V(set1)(row.scale));
+        const VEC xhat = V(mul)(V(sub)(v, V(set1)(row.mean)), V(set1)(row.xhat_rstd));
         const VEC first = V(keep)(d, mine), second = V(join)(zero, d, mine);
         s->xhat.part[k] = V(add)(s->xhat.part[k], NAME(keep)(xhat, there));
         s->dy.part[k] = V(add)(s->dy.part[k], first);

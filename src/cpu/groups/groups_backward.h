@@ -161,14 +161,14 @@ INLINE void NAME(load_group_rows)(const group_backward_args *a, const bool rms,
                                   const planish_activation f, NAME(row_gradient) rows[]) {
     for (int r = 0; r < a->rows; r++) {
         const double mean = rms ? 0 : stat_load(&a->mean, r), rstd = stat_load(&a->rstd, r);
-        rows[r].rstd = rows[r].scale = (REAL)rstd;
+        rows[r].rstd = rows[r].xhat_rstd = (REAL)rstd;
         rows[r].mean = (REAL)mean;
-        rows[r].shift = 0;
+        rows[r].minus_delta = 0;
         if (f == PLANISH_IDENTITY || rms)
             continue;
         const bool is_exact = a->mean.type == DTYPE_F64 && NAME(REAL_BYTES) < 8;
         const double sum = is_exact ? 0 : NAME(group_xhat_sum)(a, r, rows);
-        rows[r].shift = (REAL)-NAME(group_mean_rest)(a, r, rows[r], sum);
+        rows[r].minus_delta = (REAL)-NAME(group_mean_rest)(a, r, rows[r], sum);
     }
 }
 
@@ -220,12 +220,12 @@ INLINE void NAME(group_constants)(const group_backward_args *a, const bool rms,
         /* What an activation was found by stays. */
         delta[r] = rms                     ? 0
                    : f == PLANISH_IDENTITY ? NAME(group_mean_rest)(a, r, rows[r], delta[r])
-                                           : -(double)rows[r].shift;
+                                           : -(double)rows[r].minus_delta;
         c1[r] = rms ? 0 : c1[r] * inverse;
         c2[r] = rule_c2(&a->rule, c2[r] * inverse - c1[r] * delta[r], rows[r].rstd);
         for (int64_t c = 0; c < a->channels; c++)
             dweight[c] -= delta[r] * dbias[c];
-        rows[r].shift = (REAL)-delta[r];
+        rows[r].minus_delta = (REAL)-delta[r];
         rows[r].c1 = (REAL)c1[r];
         rows[r].minus_c2 = (REAL)-c2[r];
         in_range[r] = fabs(delta[r]) < BIG && fabs(c1[r]) < BIG && fabs(c2[r]) < BIG;

@@ -6,13 +6,13 @@ INLINE NAME(epilogue) NAME(channel_epilogue)(const group_forward_args *a, int ro
 }
 
 /* y of a vector of a row, of which `n` elements are there. */
-INLINE void NAME(group_apply_vector)(const ELEMENT_T *x, ELEMENT_T *y, int64_t n, NAME(row_scale) s,
-                                     NAME(epilogue) of, const bool rms) {
+INLINE void NAME(group_apply_vector)(const ELEMENT_T *x, ELEMENT_T *y, int64_t n,
+                                     NAME(row_normalizer) s, NAME(epilogue) of, const bool rms) {
     NAME(store_x)(y, NAME(result)(NAME(load_x)(x, n), NAME(spread)(s), of, rms), n);
 }
 
 /* n elements of a channel's y. */
-INLINE void NAME(group_apply)(const ELEMENT_T *x, ELEMENT_T *y, int64_t n, NAME(row_scale) s,
+INLINE void NAME(group_apply)(const ELEMENT_T *x, ELEMENT_T *y, int64_t n, NAME(row_normalizer) s,
                               NAME(epilogue) of, int64_t ahead, const bool rms) {
     int64_t i = 0;
     for (; NAME(PAIRED) && i + 2 * VEC_LANES <= n; i += 2 * VEC_LANES) {
@@ -42,7 +42,7 @@ INLINE void NAME(group_apply)(const ELEMENT_T *x, ELEMENT_T *y, int64_t n, NAME(
  * those that two channels share by the weights of both. Vectors that begin with each channel would
  * not lie in whole lines.
  */
-INLINE void NAME(group_apply_across)(const group_forward_args *a, int row, NAME(row_scale) s,
+INLINE void NAME(group_apply_across)(const group_forward_args *a, int row, NAME(row_normalizer) s,
                                      const bool rms, const planish_activation f) {
     const ELEMENT_T *const x = (const ELEMENT_T *)(a->x + row * a->x_pitch);
     ELEMENT_T *const y = (ELEMENT_T *)(a->y + row * a->y_pitch);
@@ -88,10 +88,10 @@ OUTLINE void NAME(group_wide_forward)(const group_forward_args *a, int row, bool
                          DTYPE_OF(REAL_TOKEN));
 }
 
-/* Whether the moments of `count` rows are in range; then they are written out and the rows' scales
- * are known. */
-INLINE bool NAME(group_scales)(const group_forward_args *a, int first, int count, const bool rms,
-                               NAME(row_scale) scale[]) {
+/* Whether the moments of `count` rows are in range; then they are written out and the rows'
+ * normalizers are known. */
+INLINE bool NAME(group_normalizers)(const group_forward_args *a, int first, int count,
+                                    const bool rms, NAME(row_normalizer) by[]) {
     const forward_args row = {
         .cols = a->channels * a->span, .rule = a->rule, .mean = a->mean, .rstd = a->rstd};
     const ELEMENT_T *x[TOGETHER];
@@ -113,12 +113,12 @@ INLINE bool NAME(group_scales)(const group_forward_args *a, int first, int count
         stat_store_rows(&a->rstd, first, count, rstd);
         stat_store_rows(&a->m2, first, count, m2);
     }
-    NAME(scale_rows)(scale, count, mean, excess, rstd);
+    NAME(normalizers_of)(by, count, mean, excess, rstd);
     return true;
 }
 
 /* y of one row. */
-INLINE void NAME(group_make)(const group_forward_args *a, int row, NAME(row_scale) scale,
+INLINE void NAME(group_make)(const group_forward_args *a, int row, NAME(row_normalizer) by,
                              const traffic t, const bool rms, const planish_activation f) {
     const int64_t span = a->span, all = a->channels * span;
     const int64_t ahead =
@@ -129,7 +129,7 @@ INLINE void NAME(group_make)(const group_forward_args *a, int row, NAME(row_scal
     /* Elements that are converted wait for that, not for lines. */
     if (t != TRAFFIC_STREAM && DTYPE_OF(ELEMENT) == DTYPE_OF(REAL_TOKEN) && span > VEC_LANES &&
         span % VEC_LANES) {
-        NAME(group_apply_across)(a, row, scale, rms, f);
+        NAME(group_apply_across)(a, row, by, rms, f);
         return;
     }
     for (int64_t c = 0; c < a->channels; c++) {
@@ -137,12 +137,12 @@ INLINE void NAME(group_make)(const group_forward_args *a, int row, NAME(row_scal
         ELEMENT_T *const y = (ELEMENT_T *)(a->y + row * a->y_pitch) + c * span;
         const NAME(epilogue) own = NAME(channel_epilogue)(a, row, c, f);
         if (t != TRAFFIC_STREAM) {
-            NAME(group_apply)(x, y, span, scale, own, ahead, rms);
+            NAME(group_apply)(x, y, span, by, own, ahead, rms);
             continue;
         }
         for (int64_t at = 0; at < span; at += 4 * NAME(PIECE)) {
             const int64_t n = NAME(min)(span - at, 4 * NAME(PIECE));
-            NAME(group_apply)(x + at, piece, n, scale, own, ahead, rms);
+            NAME(group_apply)(x + at, piece, n, by, own, ahead, rms);
             stream_lines(y + at, piece, n * (int64_t)sizeof(ELEMENT_T));
         }
     }
@@ -150,17 +150,17 @@ INLINE void NAME(group_make)(const group_forward_args *a, int row, NAME(row_scal
 
 INLINE void NAME(group_forward)(const group_forward_args *a, const bool rms,
                                 const planish_activation f) {
-    NAME(row_scale) scale[TOGETHER];
+    NAME(row_normalizer) by[TOGETHER];
     /* One row's moments are a text of their own. */
-    const bool in_range = a->rows == 1 ? NAME(group_scales)(a, 0, 1, rms, scale)
-                                       : NAME(group_scales)(a, 0, a->rows, rms, scale);
+    const bool in_range = a->rows == 1 ? NAME(group_normalizers)(a, 0, 1, rms, by)
+                                       : NAME(group_normalizers)(a, 0, a->rows, rms, by);
     const traffic t = NAME(group_traffic)(a->traffic, a->y, a->y_pitch, a->rows, a->span);
-    /* With its mean and shift of 0 the layer's formula is RMSNorm's. */
+    /* With its mean and minus_delta of 0 the layer's formula is RMSNorm's. */
     const bool plain_rms = rms && f == PLANISH_IDENTITY;
     for (int row = 0; row < a->rows; row++)
         if (__builtin_expect(!in_range, 0) &&
-            (a->rows == 1 || !NAME(group_scales)(a, row, 1, rms, &scale[row])))
+            (a->rows == 1 || !NAME(group_normalizers)(a, row, 1, rms, &by[row])))
             NAME(group_wide_forward)(a, row, rms);
         else if (a->y)
-            NAME(group_make)(a, row, scale[row], t, plain_rms, f);
+            NAME(group_make)(a, row, by[row], t, plain_rms, f);
 }

@@ -4,7 +4,7 @@
 #include "cpu/common/epilogue.h"
 #include "cpu/rows/rows_gradient_sums.h"
 #include "cpu/rows/rows_moments.h"
-#include "cpu/rows/rows_scale.h"
+#include "cpu/rows/rows_normalizer.h"
 
 #include "cpu/groups/groups.h"
 

@@ -12,14 +12,14 @@ enum { NAME(PIXEL_BLOCK) = 128, NAME(QUAD) = 4 };
 /* What is known of a strip's channels, an array each, in its scratch. */
 typedef struct NAME(strip_channels) {
     double *sums[3];  /* forward: mean, m2, in range; backward: sums of xhat, dy, dy * xhat */
-    REAL *factor[7];  /* mean, rstd, shift, weight, then bias, or c1 and -c2, then bias */
+    REAL *factor[7];  /* mean, rstd, minus_delta, weight, then bias, or c1 and -c2, then bias */
     REAL *block[3];   /* sums of a block */
     REAL *half[2][3]; /* backward: of the halves of a quad */
     REAL *packed;     /* the factors of a vector of channels side by side, for every vector */
     REAL *kept;       /* of every pixel, where backward keeps it (group_backward_args); or NULL */
 } NAME(strip_channels);
 
-enum { NAME(F_MEAN), NAME(F_RSTD), NAME(F_SHIFT), NAME(F_WEIGHT), NAME(F_BIAS) };
+enum { NAME(F_MEAN), NAME(F_RSTD), NAME(F_MINUS_DELTA), NAME(F_WEIGHT), NAME(F_BIAS) };
 /* Backward has one more where an activation follows, the bias. */
 enum {
     NAME(F_C1) = NAME(F_BIAS),
@@ -55,10 +55,10 @@ INLINE void NAME(pack_factors)(const NAME(strip_channels) * s, int64_t first, in
 }
 
 /* What normalises a vector of channels, by its packed factors. */
-INLINE NAME(scale) NAME(packed_scale)(const REAL *factors) {
-    return (NAME(scale)){LOAD_REAL(factors + NAME(F_MEAN) * VEC_LANES),
-                         LOAD_REAL(factors + NAME(F_RSTD) * VEC_LANES),
-                         LOAD_REAL(factors + NAME(F_SHIFT) * VEC_LANES)};
+INLINE NAME(normalizer) NAME(packed_normalizer)(const REAL *factors) {
+    return (NAME(normalizer)){LOAD_REAL(factors + NAME(F_MEAN) * VEC_LANES),
+                              LOAD_REAL(factors + NAME(F_RSTD) * VEC_LANES),
+                              LOAD_REAL(factors + NAME(F_MINUS_DELTA) * VEC_LANES)};
 }
 
 /* How many pixels on the next ones are prefetched: some KB of the strip's. */

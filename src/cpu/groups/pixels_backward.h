@@ -30,8 +30,8 @@ INLINE double NAME(strip_mean_rest)(const strip_backward_args *a, const NAME(str
                         s->factor[NAME(F_MEAN)][first], s->factor[NAME(F_RSTD)][first]);
 }
 
-/* The rests of the saved means, which an activation wants before anything is summed. */
-OUTLINE void NAME(load_shifts)(const strip_backward_args *a, const NAME(strip_channels) * s,
+/* What the saved means lack, which an activation wants before anything is summed. */
+OUTLINE void NAME(load_deltas)(const strip_backward_args *a, const NAME(strip_channels) * s,
                                bool rms) {
     const bool known = rms || (a->mean.type == DTYPE_F64 && NAME(REAL_BYTES) < 8);
     strip_backward_args of_x = *a;
@@ -41,12 +41,12 @@ OUTLINE void NAME(load_shifts)(const strip_backward_args *a, const NAME(strip_ch
         NAME(strip_gradient_sums)(&of_x, s, false, PLANISH_IDENTITY);
     for (int64_t g = 0; g < a->groups; g++) {
         const int64_t first = g * a->depth, last = first + a->depth;
-        double delta = 0;
+        double sum = 0;
         for (int64_t c = first; c < last && !known; c++)
-            delta += s->sums[0][c];
-        const double rest = rms ? 0 : NAME(strip_mean_rest)(a, s, g, delta);
+            sum += s->sums[0][c];
+        const double delta = rms ? 0 : NAME(strip_mean_rest)(a, s, g, sum);
         for (int64_t c = first; c < last; c++)
-            s->factor[NAME(F_SHIFT)][c] = (REAL)-rest;
+            s->factor[NAME(F_MINUS_DELTA)][c] = (REAL)-delta;
     }
 }
 
@@ -64,13 +64,13 @@ INLINE bool NAME(strip_constants)(const strip_backward_args *a, const NAME(strip
     /* What an activation was found by stays. */
     delta = rms                     ? 0
             : f == PLANISH_IDENTITY ? NAME(strip_mean_rest)(a, s, group, delta)
-                                    : -(double)s->factor[NAME(F_SHIFT)][first];
+                                    : -(double)s->factor[NAME(F_MINUS_DELTA)][first];
     c1 = rms ? 0 : c1 * inverse;
     c2 = rule_c2(&a->rule, c2 * inverse - c1 * delta, s->factor[NAME(F_RSTD)][first]);
     for (int64_t c = first; c < last; c++) {
         a->dweight[c] = s->sums[2][c] - delta * s->sums[1][c];
         a->dbias[c] = s->sums[1][c];
-        s->factor[NAME(F_SHIFT)][c] = (REAL)-delta;
+        s->factor[NAME(F_MINUS_DELTA)][c] = (REAL)-delta;
         s->factor[NAME(F_C1)][c] = (REAL)c1;
         s->factor[NAME(F_MINUS_C2)][c] = (REAL)-c2;
     }
@@ -82,7 +82,7 @@ INLINE void NAME(gradient_vector)(const char *x, int64_t x_pitch, const char *dy
                                   const char *dsum, int64_t dsum_pitch, char *dx, int64_t dx_pitch,
                                   const int count, int64_t left, const REAL *factors,
                                   const bool rms, const planish_activation f) {
-    const NAME(scale) s = NAME(packed_scale)(factors);
+    const NAME(normalizer) s = NAME(packed_normalizer)(factors);
     NAME(epilogue) then = {f, LOAD_REAL(factors + NAME(F_WEIGHT) * VEC_LANES), V(set1)(0)};
     const VEC c1 = LOAD_REAL(factors + NAME(F_C1) * VEC_LANES);
     const VEC minus_c2 = LOAD_REAL(factors + NAME(F_MINUS_C2) * VEC_LANES);
@@ -241,7 +241,7 @@ INLINE void NAME(strip_backward)(const strip_backward_args *a, const bool rms,
         s.kept = s.packed + (channels + VEC_LANES) * NAME(gradient_factors)(f);
     NAME(load_strip)(a, &s, rms, f);
     if (f != PLANISH_IDENTITY)
-        NAME(load_shifts)(a, &s, rms);
+        NAME(load_deltas)(a, &s, rms);
     NAME(strip_gradient_sums)(a, &s, plain_rms, f);
     for (int64_t g = 0; g < a->groups; g++) {
         const bool in_range = NAME(strip_constants)(a, &s, g, rms, f);

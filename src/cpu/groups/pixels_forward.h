@@ -116,8 +116,8 @@ INLINE void NAME(merge_channels)(const NAME(strip_channels) * s, int64_t first, 
 }
 
 /* What makes y of a strip's channels; false where a group is not in range. */
-INLINE bool NAME(strip_scales)(const strip_forward_args *a, const NAME(strip_channels) * s,
-                               const bool rms) {
+INLINE bool NAME(strip_normalizers)(const strip_forward_args *a, const NAME(strip_channels) * s,
+                                    const bool rms) {
     const REAL *const weights = a->weight, *const biases = a->bias;
     const double inverse = a->rule.inverse;
     const double least = NAME(least_moment)(&a->rule, (double)(a->depth * a->pixels));
@@ -147,7 +147,7 @@ INLINE bool NAME(strip_scales)(const strip_forward_args *a, const NAME(strip_cha
         for (int64_t c = first; c < first + a->depth; c++) {
             s->factor[NAME(F_MEAN)][c] = mean;
             s->factor[NAME(F_RSTD)][c] = (REAL)rstd;
-            s->factor[NAME(F_SHIFT)][c] = (REAL)((mean - pivot - distance) * rstd);
+            s->factor[NAME(F_MINUS_DELTA)][c] = (REAL)((mean - pivot - distance) * rstd);
             s->factor[NAME(F_WEIGHT)][c] = weights ? weights[c] + (REAL)a->weight_offset : 1;
             s->factor[NAME(F_BIAS)][c] = biases ? biases[c] : (REAL)-0.0;
         }
@@ -159,7 +159,7 @@ INLINE bool NAME(strip_scales)(const strip_forward_args *a, const NAME(strip_cha
 INLINE void NAME(apply_vector)(const char *x, int64_t x_pitch, char *y, int64_t y_pitch,
                                const int count, int64_t left, const REAL *factors, const bool rms,
                                const planish_activation f) {
-    const NAME(scale) s = NAME(packed_scale)(factors);
+    const NAME(normalizer) s = NAME(packed_normalizer)(factors);
     const NAME(epilogue) of = {f, LOAD_REAL(factors + NAME(F_WEIGHT) * VEC_LANES),
                                LOAD_REAL(factors + NAME(F_BIAS) * VEC_LANES)};
     UNROLL for (int k = 0; k < count; k++) {
@@ -258,7 +258,7 @@ INLINE void NAME(strip_forward)(const strip_forward_args *a, const bool rms,
     const NAME(strip_channels) s = NAME(strip_layout)(a->scratch, channels);
     if (!a->given)
         NAME(strip_moments)(a, &s, rms);
-    const bool in_range = NAME(strip_scales)(a, &s, rms);
+    const bool in_range = NAME(strip_normalizers)(a, &s, rms);
     /* All groups at once, or each by itself where one leaves the range. */
     const int64_t step = in_range ? channels : a->depth;
     for (int64_t first = 0; first < channels; first += step)

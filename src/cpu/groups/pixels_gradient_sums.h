@@ -17,7 +17,8 @@ INLINE void NAME(quad_through)(VEC d[NAME(QUAD)], const VEC v[NAME(QUAD)], const
                                int64_t left, const NAME(strip_channels) * s, int64_t of, VEC mean,
                                VEC rstd, REAL *kept, int64_t kept_pitch,
                                const planish_activation f) {
-    const NAME(scale) s_of = {mean, rstd, NAME(load_channels)(s->factor[NAME(F_SHIFT)] + of, left)};
+    const NAME(normalizer)
+        s_of = {mean, rstd, NAME(load_channels)(s->factor[NAME(F_MINUS_DELTA)] + of, left)};
     const NAME(epilogue) then = {f, NAME(load_channels)(s->factor[NAME(F_WEIGHT)] + of, left),
                                  NAME(load_channels)(s->factor[NAME(F_ACTIVE_BIAS)] + of, left)};
     UNROLL for (int k = 0; k < NAME(QUAD); k++) {

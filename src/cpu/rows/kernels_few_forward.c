@@ -5,7 +5,7 @@
 #include "cpu/common/epilogue.h"
 #include "cpu/common/prologue.h"
 #include "cpu/rows/rows_moments.h"
-#include "cpu/rows/rows_scale.h"
+#include "cpu/rows/rows_normalizer.h"
 
 DECLARE_FEW(ELEMENT, WEIGHT, TIER)
 

@@ -4,7 +4,7 @@
 #include "cpu/common/epilogue.h"
 #include "cpu/common/prologue.h"
 #include "cpu/rows/rows_moments.h"
-#include "cpu/rows/rows_scale.h"
+#include "cpu/rows/rows_normalizer.h"
 
 DECLARE_FEW(ELEMENT, WEIGHT, TIER)
 DECLARE_FEW(ELEMENT, REAL_TOKEN, TIER)

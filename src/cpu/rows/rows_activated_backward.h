@@ -46,7 +46,7 @@ INLINE NAME(activated_vector) NAME(activated_vector_at)(NAME(activated_gradient)
  * goes to `kept`, where that is given. */
 ONE_COPY void NAME(activated_segment)(NAME(activated_gradient) g, int64_t at, int64_t end,
                                       REAL *kept, VEC *sum_g, VEC *sum_gxhat) {
-    const VEC mean = V(set1)(g.row.mean), scale = V(set1)(g.row.scale);
+    const VEC mean = V(set1)(g.row.mean), xhat_rstd = V(set1)(g.row.xhat_rstd);
     NAME(lanes) total_g = NAME(lanes_zero)(), total_gxhat = NAME(lanes_zero)();
     for (int64_t i = at; i < end;) {
         const int64_t stop = NAME(min)(end, i + NAME(CHAINED));
@@ -58,7 +58,8 @@ ONE_COPY void NAME(activated_segment)(NAME(activated_gradient) g, int64_t at, in
                 if (kept)
                     STORE_REAL(kept + i, d);
                 gs.part[k] = V(add)(gs.part[k], gradient);
-                gxhats.part[k] = V(fma)(gradient, V(mul)(V(sub)(v.x, mean), scale), gxhats.part[k]);
+                gxhats.part[k] =
+                    V(fma)(gradient, V(mul)(V(sub)(v.x, mean), xhat_rstd), gxhats.part[k]);
             }
         NAME(lanes_add)(&total_g, gs);
         NAME(lanes_add)(&total_gxhat, gxhats);
@@ -70,8 +71,8 @@ ONE_COPY void NAME(activated_segment)(NAME(activated_gradient) g, int64_t at, in
 /* The constants of a row, but those that its sums give. */
 INLINE NAME(row_gradient)
     NAME(activated_saved)(const backward_args *a, int64_t row, const ELEMENT_T *x, double *delta) {
-    NAME(row_gradient) saved = {.rstd = (REAL)stat_load(&a->rstd, row), .shift = (REAL)-0.0};
-    saved.scale = saved.rstd;
+    NAME(row_gradient) saved = {.rstd = (REAL)stat_load(&a->rstd, row), .minus_delta = (REAL)-0.0};
+    saved.xhat_rstd = saved.rstd;
     *delta = 0;
     if (a->kind == PLANISH_RMS)
         return saved;
@@ -84,7 +85,7 @@ INLINE NAME(row_gradient)
     }
     *delta =
         rest_of_mean(&reach, &a->mean, row, total[0][0] * a->rule.inverse, saved.mean, saved.rstd);
-    saved.shift = (REAL) - *delta;
+    saved.minus_delta = (REAL) - *delta;
     return saved;
 }
 

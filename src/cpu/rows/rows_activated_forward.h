@@ -9,13 +9,13 @@ static void NAME(activated_row)(const forward_args *a, int64_t row, traffic t);
 
 /* y of a row: in place, or a piece at a time where non-temporal stores write it. */
 ONE_COPY void NAME(activated_apply)(const forward_args *a, const ELEMENT_T *x, ELEMENT_T *y,
-                                    NAME(row_scale) scale, int64_t ahead, traffic t) {
+                                    NAME(row_normalizer) by, int64_t ahead, traffic t) {
     _Alignas(64) ELEMENT_T piece[4 * NAME(PIECE)];
     const int64_t most = t == TRAFFIC_STREAM ? 4 * NAME(PIECE) : a->cols;
     for (int64_t at = 0; at < a->cols; at += most) {
         const int64_t n = NAME(min)(a->cols - at, most);
         ELEMENT_T *const to = t == TRAFFIC_STREAM ? piece : y + at;
-        NAME(apply_as)(a, &x, to, to, 1, at, n, &scale, false, a->weight, a->bias, ahead,
+        NAME(apply_as)(a, &x, to, to, 1, at, n, &by, false, a->weight, a->bias, ahead,
                        TRAFFIC_STREAM, a->activation);
         if (t == TRAFFIC_STREAM)
             stream_lines(y + at, piece, n * (int64_t)sizeof(ELEMENT_T));
@@ -40,14 +40,15 @@ INLINE void NAME(activated_group)(const forward_args *a, int64_t row, const int 
         return;
     }
     NAME(store_moments)(a, row, count, &g);
-    NAME(row_scale) scale[TOGETHER];
-    NAME(scale_rows)(scale, count, g.mean, g.excess, g.rstd);
+    NAME(row_normalizer) by[TOGETHER];
+    NAME(normalizers_of)(by, count, g.mean, g.excess, g.rstd);
     for (int r = 0; r < count && a->y; r++) {
-        /* With a mean of 0 and this shift the layer's formula is RMSNorm's, to the sign of 0. */
+        /* With a mean of 0 and this minus_delta the layer's formula is RMSNorm's, to the sign of 0.
+         */
         if (rms)
-            scale[r].shift = (REAL)-0.0;
-        NAME(activated_apply)(a, g.x[r], (ELEMENT_T *)(a->y + (row + r) * a->y_pitch), scale[r],
-                              ahead, t);
+            by[r].minus_delta = (REAL)-0.0;
+        NAME(activated_apply)(a, g.x[r], (ELEMENT_T *)(a->y + (row + r) * a->y_pitch), by[r], ahead,
+                              t);
     }
 }
 

@@ -39,7 +39,7 @@ OUTLINE bool NAME(gradient_constants)(const backward_args *a, int64_t first,
         out_of_range |= !(fabs(delta[r]) < BIG) | !(fabs(c1[r]) < BIG) | !(fabs(c2[r]) < BIG);
     }
     for (int r = 0; r < count; r++) {
-        row[r].shift = (REAL)-delta[r];
+        row[r].minus_delta = (REAL)-delta[r];
         row[r].c1 = (REAL)c1[r];
         row[r].minus_c2 = (REAL)-c2[r];
     }
@@ -279,7 +279,7 @@ INLINE void NAME(backward_group)(const backward_args *a, int64_t first, const in
             dx[r] = piece + r * a->cols;
         row[r].rstd = (REAL)stat_load(&a->rstd, first + r);
         row[r].mean = rms || a->x_is_xhat ? 0 : (REAL)stat_load(&a->mean, first + r);
-        row[r].scale = a->x_is_xhat ? 1 : row[r].rstd;
+        row[r].xhat_rstd = a->x_is_xhat ? 1 : row[r].rstd;
     }
     const bool in_range = count == 1 && a->cols <= NAME(SEGMENT)
                               ? NAME(row_constants)(a, first, x[0], dy[0], rms, row)

@@ -45,12 +45,12 @@ INLINE void NAME(prefetch_next)(const ELEMENT_T *x, const ELEMENT_T *y, int64_t 
  */
 INLINE void NAME(apply_as)(const forward_args *a, const ELEMENT_T *const rows_x[], ELEMENT_T *y0,
                            ELEMENT_T *y1, const int count, int64_t at, int64_t n,
-                           const NAME(row_scale) scale[], const bool rms, const bool has_weight,
+                           const NAME(row_normalizer) by[], const bool rms, const bool has_weight,
                            const bool has_bias, int64_t ahead, const traffic t,
                            const planish_activation f) {
     /* Everything the loop reads is local: a store to y could change what a pointer reaches. */
     const ELEMENT_T *const x0 = rows_x[0] + at, *const x1 = rows_x[count - 1] + at;
-    const NAME(row_scale) s0 = scale[0], s1 = scale[count - 1];
+    const NAME(row_normalizer) s0 = by[0], s1 = by[count - 1];
     const WEIGHT_T *const weights = has_weight ? (const WEIGHT_T *)a->weight + at : NULL;
     const WEIGHT_T *const biases = has_bias ? (const WEIGHT_T *)a->bias + at : NULL;
     const VEC offset = V(set1)((REAL)a->weight_offset);
@@ -113,26 +113,26 @@ INLINE bool NAME(usual_weights)(const forward_args *a, const bool rms) {
 
 /* y of one or two rows. `ahead` is from these rows to the next ones. */
 INLINE void NAME(apply)(const forward_args *a, const ELEMENT_T *const x[], ELEMENT_T *const y[],
-                        const int count, const NAME(row_scale) scale[], const bool rms,
+                        const int count, const NAME(row_normalizer) by[], const bool rms,
                         int64_t ahead, const traffic t) {
     ELEMENT_T *const y0 = y[0], *const y1 = y[count - 1];
     const int64_t n = a->cols;
     if (!NAME(usual_weights)(a, rms))
-        NAME(apply_as)(a, x, y0, y1, count, 0, n, scale, rms, a->weight, a->bias, ahead,
-                       TRAFFIC_AHEAD, PLANISH_IDENTITY);
+        NAME(apply_as)(a, x, y0, y1, count, 0, n, by, rms, a->weight, a->bias, ahead, TRAFFIC_AHEAD,
+                       PLANISH_IDENTITY);
     else if (t == TRAFFIC_CACHED)
-        NAME(apply_as)(a, x, y0, y1, count, 0, n, scale, rms, true, !rms, ahead, TRAFFIC_CACHED,
+        NAME(apply_as)(a, x, y0, y1, count, 0, n, by, rms, true, !rms, ahead, TRAFFIC_CACHED,
                        PLANISH_IDENTITY);
     else
-        NAME(apply_as)(a, x, y0, y1, count, 0, n, scale, rms, true, !rms, ahead, TRAFFIC_AHEAD,
+        NAME(apply_as)(a, x, y0, y1, count, 0, n, by, rms, true, !rms, ahead, TRAFFIC_AHEAD,
                        PLANISH_IDENTITY);
 }
 
 /* The same of up to TOGETHER rows with the usual weights, by non-temporal stores: 4 KB of all of
  * them at once, or one of one, or by run. */
 INLINE void NAME(apply_pieces)(const forward_args *a, const ELEMENT_T *const x[],
-                               ELEMENT_T *const y[], const int count, const NAME(row_scale) scale[],
-                               const bool rms, int64_t ahead) {
+                               ELEMENT_T *const y[], const int count,
+                               const NAME(row_normalizer) by[], const bool rms, int64_t ahead) {
     const int pair = count > 1 ? 2 : 1, together = NAME(goes_by_run)(a->hints) ? pair : count;
     const int64_t room = (count == 2 ? 2 : 1) * NAME(PIECE);
     const int64_t most = NAME(goes_by_run)(a->hints) ? NAME(RUN) : room;
@@ -141,7 +141,7 @@ INLINE void NAME(apply_pieces)(const forward_args *a, const ELEMENT_T *const x[]
         const int64_t length = NAME(min)(a->cols - at, most);
         for (int r = 0; r < count; r += pair) {
             ELEMENT_T *const piece = pieces + r * room;
-            NAME(apply_as)(a, x + r, piece, piece + (pair - 1) * room, pair, at, length, scale + r,
+            NAME(apply_as)(a, x + r, piece, piece + (pair - 1) * room, pair, at, length, by + r,
                            rms, true, !rms, ahead, TRAFFIC_STREAM, PLANISH_IDENTITY);
             NAME(stream_rows)(y, pieces, room, r + pair, together, at, length);
         }
@@ -151,13 +151,13 @@ INLINE void NAME(apply_pieces)(const forward_args *a, const ELEMENT_T *const x[]
 /* Rows longer than a segment are taken all at once, for their weight and bias come from a further
  * cache; shorter ones two at a time, which is fewer places to write to. */
 INLINE void NAME(apply_past)(const forward_args *a, const ELEMENT_T *const x[],
-                             ELEMENT_T *const y[], const int count, const NAME(row_scale) scale[],
+                             ELEMENT_T *const y[], const int count, const NAME(row_normalizer) by[],
                              const bool rms, int64_t ahead) {
     if (count == 1 || a->cols > NAME(SEGMENT))
-        NAME(apply_pieces)(a, x, y, count, scale, rms, ahead);
+        NAME(apply_pieces)(a, x, y, count, by, rms, ahead);
     else
         for (int r = 0; r < count; r += 2)
-            NAME(apply_pieces)(a, x + r, y + r, 2, scale + r, rms, ahead);
+            NAME(apply_pieces)(a, x + r, y + r, 2, by + r, rms, ahead);
 }
 
 /* A group of rows on the way from its moments to its y. */
@@ -205,18 +205,18 @@ INLINE void NAME(finish_group)(const forward_args *a, int64_t row, const int cou
     ELEMENT_T *y[TOGETHER];
     for (int r = 0; r < count; r++)
         y[r] = piece ? piece + r * a->cols : (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
-    NAME(row_scale) scale[TOGETHER];
-    NAME(scale_rows)(scale, count, g->mean, g->excess, g->rstd);
+    NAME(row_normalizer) by[TOGETHER];
+    NAME(normalizers_of)(by, count, g->mean, g->excess, g->rstd);
     if (t == TRAFFIC_STREAM && NAME(usual_weights)(a, rms))
-        NAME(apply_past)(a, x, y, count, scale, rms, ahead);
+        NAME(apply_past)(a, x, y, count, by, rms, ahead);
     else if (count == 1)
-        NAME(apply)(a, x, y, 1, scale, rms, ahead, t);
+        NAME(apply)(a, x, y, 1, by, rms, ahead, t);
     else if (a->hints->far && !piece && DTYPE_OF(ELEMENT) == DTYPE_OF(REAL_TOKEN))
         for (int r = 0; r < count; r++)
-            NAME(apply)(a, x + r, y + r, 1, scale + r, rms, ahead, TRAFFIC_AHEAD);
+            NAME(apply)(a, x + r, y + r, 1, by + r, rms, ahead, TRAFFIC_AHEAD);
     else
         for (int r = 0; r + 1 < count; r += 2)
-            NAME(apply)(a, x + r, y + r, 2, scale + r, rms, ahead, t);
+            NAME(apply)(a, x + r, y + r, 2, by + r, rms, ahead, t);
     if (piece)
         stream_lines(a->y + row * a->y_pitch, piece, TOGETHER * a->y_pitch);
 }

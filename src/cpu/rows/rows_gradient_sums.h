@@ -8,14 +8,15 @@ INLINE mean_reach NAME(reach_of)(const backward_args *a, bool rms) {
                          DTYPE_OF(REAL_TOKEN) == DTYPE_F64);
 }
 
-/* What a row's gradient is made of: xhat = (x - mean) * scale + shift and
- * dx = (dy * weight - c1 - xhat * c2) * rstd. */
+/* What a row's gradient is made of: xhat = (x - mean) * xhat_rstd + minus_delta and
+ * dx = (dy * weight - c1 - xhat * c2) * rstd. xhat_rstd is rstd, or 1 where x is xhat. */
 typedef struct NAME(row_gradient) {
-    REAL mean, scale, shift, rstd, c1, minus_c2;
+    REAL mean, xhat_rstd, minus_delta, rstd, c1, minus_c2;
 } NAME(row_gradient);
 
 INLINE VEC NAME(xhat_of)(VEC x, NAME(row_gradient) row, const bool rms) {
-    const NAME(scale) s = {V(set1)(row.mean), V(set1)(row.scale), V(set1)(row.shift)};
+    const NAME(normalizer)
+        s = {V(set1)(row.mean), V(set1)(row.xhat_rstd), V(set1)(row.minus_delta)};
     return NAME(normalize)(x, s, rms);
 }
 
@@ -41,7 +42,7 @@ INLINE void NAME(add_gradient_sums)(NAME(gradient_sums) * sums, int k, VEC x, VE
     if (of && kept)
         STORE_REAL(kept, dy);
     const VEC g = V(mul)(dy, weight);
-    VEC xhat = V(mul)(rms ? x : V(sub)(x, V(set1)(row.mean)), V(set1)(row.scale));
+    VEC xhat = V(mul)(rms ? x : V(sub)(x, V(set1)(row.mean)), V(set1)(row.xhat_rstd));
     if (!rms) {
         sums->xhat.part[k] = V(add)(sums->xhat.part[k], NAME(keep)(xhat, left));
         sums->g.part[k] = V(add)(sums->g.part[k], g);
@@ -113,7 +114,7 @@ INLINE bool NAME(constants_of_one)(const backward_args *a, int64_t row, VEC xhat
         delta = rest_of_mean(&reach, &a->mean, row, (double)sums[0] * inverse, of->mean, of->rstd);
     const double c1 = (double)sums[1] * inverse;
     const double c2 = rule_c2(&a->rule, (double)sums[2] * inverse - c1 * delta, of->rstd);
-    of->shift = (REAL)-delta;
+    of->minus_delta = (REAL)-delta;
     of->c1 = (REAL)c1;
     of->minus_c2 = (REAL)-c2;
     return (fabs(delta) < BIG) & (fabs(c1) < BIG) & (fabs(c2) < BIG);

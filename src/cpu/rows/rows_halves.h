@@ -22,9 +22,9 @@ INLINE void NAME(half_rows_at)(const backward_args *a, int64_t first, int count,
         NAME(row_gradient) *row = &of->row[r];
         *row =
             (NAME(row_gradient)){.mean = (REAL)mean, .rstd = (REAL)stat_load(&a->rstd, first + r)};
-        row->scale = row->rstd;
+        row->xhat_rstd = row->rstd;
         of->delta[r] = (mean - (double)row->mean) * (double)row->rstd;
-        row->shift = (REAL)-of->delta[r];
+        row->minus_delta = (REAL)-of->delta[r];
     }
 }
 

@@ -12,38 +12,38 @@ enum { NAME(SHORT_VECS) = NAME(CONVERTS) ? 2 * SHORT_PARTS : 2 * NAME(PARTS) };
 /* The most bytes of 16-bit rows that are taken together with non-temporal stores. */
 enum { NAME(SHORT_STEP_BYTES) = 2048 };
 
-/* What normalises the rows of a step, as row_scale for each of them. */
-typedef struct NAME(row_scales) {
-    REAL mean[SHORT_ROWS], rstd[SHORT_ROWS], shift[SHORT_ROWS];
-} NAME(row_scales);
+/* What normalises the rows of a step, as row_normalizer for each of them. */
+typedef struct NAME(row_normalizers) {
+    REAL mean[SHORT_ROWS], rstd[SHORT_ROWS], minus_delta[SHORT_ROWS];
+} NAME(row_normalizers);
 
-/* Scales of TOGETHER rows, from row r on. */
-INLINE void NAME(put_scales)(NAME(row_scales) * to, int r, const double mean[],
-                             const double excess[], const double rstd[]) {
+/* That of TOGETHER rows, from row r on. */
+INLINE void NAME(put_normalizers)(NAME(row_normalizers) * to, int r, const double mean[],
+                                  const double excess[], const double rstd[]) {
     rows_f64 means, rstds;
     memcpy(&means, mean + r, sizeof means);
     memcpy(&rstds, rstd + r, sizeof rstds);
     const NAME(rows_real) near = __builtin_convertvector(means, NAME(rows_real));
-    const NAME(rows_real) scales = __builtin_convertvector(rstds, NAME(rows_real));
+    const NAME(rows_real) real_rstds = __builtin_convertvector(rstds, NAME(rows_real));
     memcpy(to->mean + r, &near, sizeof near);
-    memcpy(to->rstd + r, &scales, sizeof scales);
-    NAME(find_shifts)(&near, &means, excess + r, &rstds, to->shift + r);
+    memcpy(to->rstd + r, &real_rstds, sizeof real_rstds);
+    NAME(find_minus_delta)(&near, &means, excess + r, &rstds, to->minus_delta + r);
 }
 
-INLINE NAME(row_scale) NAME(scale_at)(const NAME(row_scales) * scales, int r) {
-    return (NAME(row_scale)){scales->mean[r], scales->rstd[r], scales->shift[r]};
+INLINE NAME(row_normalizer) NAME(normalizer_at)(const NAME(row_normalizers) * by, int r) {
+    return (NAME(row_normalizer)){by->mean[r], by->rstd[r], by->minus_delta[r]};
 }
 
-/* Ends the moments of a step's rows: their scales and statistics. False where a row leaves the
+/* Ends the moments of a step's rows: their normalizers and statistics. False where a row leaves the
  * range of REAL, and then the rows are done one by one. */
 INLINE bool NAME(finish_step)(const forward_args *a, int64_t row, const int count, const bool rms,
                               const double mean[], const double excess[], const double m2[],
-                              NAME(row_scales) * scales) {
+                              NAME(row_normalizers) * by) {
     double rstd[SHORT_ROWS];
     bool in_range = true;
     for (int r = 0; r < count; r += TOGETHER) {
         in_range &= NAME(finish_moments)(a, m2 + r, rstd + r);
-        NAME(put_scales)(scales, r, mean, excess, rstd);
+        NAME(put_normalizers)(by, r, mean, excess, rstd);
     }
     if (__builtin_expect(!in_range, 0)) {
         for (int r = 0; r < count; r++)
@@ -135,7 +135,7 @@ INLINE void NAME(short_moments)(const char *x, int64_t pitch, int64_t n, int cou
  * into the next. */
 INLINE void NAME(short_apply)(const forward_args *a, const char *x, char *y, int64_t y_pitch,
                               int first, int count, const int vecs, int last,
-                              const NAME(row_scales) * scales, const bool rms) {
+                              const NAME(row_normalizers) * by, const bool rms) {
     const VEC offset = V(set1)((REAL)a->weight_offset);
     const WEIGHT_T *const weights = a->weight, *const biases = a->bias;
     const int64_t x_pitch = a->x_pitch;
@@ -147,12 +147,12 @@ INLINE void NAME(short_apply)(const forward_args *a, const char *x, char *y, int
         bias[k] = biases ? NAME(load_weight)(biases + k * VEC_LANES, left) : V(set1)((REAL)-0.0);
     }
     for (int r = first; r < first + count; r++) {
-        const NAME(row_scale) scale = NAME(scale_at)(scales, r);
+        const NAME(row_normalizer) own = NAME(normalizer_at)(by, r);
         UNROLL for (int k = 0; k < vecs; k++) {
             const int left = NAME(short_left)(k, vecs, last);
             const VEC v = NAME(load_x)((const ELEMENT_T *)(x + r * x_pitch) + k * VEC_LANES, left);
             STORE_X((ELEMENT_T *)(y + r * y_pitch) + k * VEC_LANES,
-                    NAME(row_result)(v, scale, weight[k], bias[k], rms, PLANISH_IDENTITY));
+                    NAME(row_result)(v, own, weight[k], bias[k], rms, PLANISH_IDENTITY));
         }
     }
 }
@@ -179,15 +179,15 @@ INLINE void NAME(short_rows_of)(const forward_args *a, int64_t rows, int count, 
         const char *const x = NAME(x_at)(a, row);
         char *const y = a->y + row * a->y_pitch;
         double mean[SHORT_ROWS] = {0}, excess[SHORT_ROWS] = {0}, m2[SHORT_ROWS];
-        NAME(row_scales) scales;
+        NAME(row_normalizers) by;
         NAME(prefetch_rows)(y, 0, a->y_pitch, n, count, writes, 1);
         NAME(short_moments)(x, x_pitch, n, count, vecs, last, rms, mean, excess, m2);
         NAME(prefetch_rows)(x, 2 * count * x_pitch, x_pitch, n, count, prefetches, 0);
-        if (!NAME(finish_step)(a, row, count, rms, mean, excess, m2, &scales))
+        if (!NAME(finish_step)(a, row, count, rms, mean, excess, m2, &by))
             continue;
         for (int r = 0; r < count; r += at_once) {
             NAME(short_apply)(a, x, in_place ? y : (char *)piece, made_pitch, r, at_once, vecs,
-                              last, &scales, rms);
+                              last, &by, rms);
             if (lines)
                 stream_lines(y + r * made_pitch, (char *)piece + r * made_pitch,
                              at_once * made_pitch);

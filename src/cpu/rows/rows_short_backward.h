@@ -20,7 +20,8 @@ INLINE void NAME(short_gradient_sums)(const backward_args *a, const char *x, con
     UNROLL for (int r = 0; r < FOLD_ROWS; r++) {
         const ELEMENT_T *const row_x = (const ELEMENT_T *)(x + (first + r) * x_pitch);
         const ELEMENT_T *const row_dy = (const ELEMENT_T *)(dy + (first + r) * dy_pitch);
-        const VEC mean = V(set1)(rows->mean[first + r]), scale = V(set1)(rows->scale[first + r]);
+        const VEC mean = V(set1)(rows->mean[first + r]);
+        const VEC xhat_rstd = V(set1)(rows->xhat_rstd[first + r]);
         const int parts = vecs < NAME(PARTS) ? vecs : NAME(PARTS);
         VEC xhat[NAME(PARTS)], g[NAME(PARTS)], gxhat[NAME(PARTS)];
         UNROLL for (int k = 0; k < vecs; k++) {
@@ -28,7 +29,7 @@ INLINE void NAME(short_gradient_sums)(const backward_args *a, const char *x, con
             VEC v = NAME(load_x)(row_x + k * VEC_LANES, left);
             if (!rms)
                 v = V(sub)(v, mean);
-            v = V(mul)(v, scale);
+            v = V(mul)(v, xhat_rstd);
             const VEC d = V(mul)(NAME(load_x)(row_dy + k * VEC_LANES, left), weight[k]);
             const int lane = k % NAME(PARTS);
             gxhat[lane] = k < NAME(PARTS) ? V(mul)(d, v) : V(fma)(d, v, gxhat[lane]);

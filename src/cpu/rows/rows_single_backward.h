@@ -18,12 +18,12 @@ INLINE bool NAME(single_constants)(const backward_args *a, int64_t row, const EL
     VEC xhat, g, gxhat;
     NAME(row_gradient) one = {.rstd = (REAL)stat_load(&a->rstd, row)};
     one.mean = rms || a->x_is_xhat ? 0 : (REAL)stat_load(&a->mean, row);
-    one.scale = a->x_is_xhat ? 1 : one.rstd;
+    one.xhat_rstd = a->x_is_xhat ? 1 : one.rstd;
     NAME(gradient_sums_as)(a, x, dy, a->weight, a->cols, one, rms, false, &xhat, &g, &gxhat);
     const bool in_range = NAME(constants_of_one)(a, row, xhat, g, gxhat, rms, &one);
     of->mean[0] = one.mean;
-    of->scale[0] = one.scale;
-    of->shift[0] = one.shift;
+    of->xhat_rstd[0] = one.xhat_rstd;
+    of->minus_delta[0] = one.minus_delta;
     of->rstd[0] = one.rstd;
     of->c1[0] = one.c1;
     of->minus_c2[0] = one.minus_c2;

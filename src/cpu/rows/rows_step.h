@@ -48,7 +48,7 @@ INLINE void NAME(step_moments)(const ELEMENT_T *const x[], ELEMENT_T *const y[],
 /* `vecs` vectors of y of every row, from element i on; the last has `last` elements. */
 INLINE void NAME(step_apply)(const forward_args *a, const ELEMENT_T *const x[],
                              ELEMENT_T *const y[], const int count, int64_t i, const int vecs,
-                             int last, const NAME(row_scales) * scales, const bool rms,
+                             int last, const NAME(row_normalizers) * by, const bool rms,
                              const traffic t) {
     const WEIGHT_T *const weights = a->weight ? (const WEIGHT_T *)a->weight + i : NULL;
     const WEIGHT_T *const biases = a->bias ? (const WEIGHT_T *)a->bias + i : NULL;
@@ -60,13 +60,13 @@ INLINE void NAME(step_apply)(const forward_args *a, const ELEMENT_T *const x[],
         bias[k] = biases ? NAME(load_weight)(biases + at, left) : V(set1)((REAL)-0.0);
     }
     for (int r = 0; r < count; r++) {
-        const NAME(row_scale) scale = NAME(scale_at)(scales, r);
+        const NAME(row_normalizer) own = NAME(normalizer_at)(by, r);
         UNROLL for (int k = 0; k < vecs; k++) {
             const int left = NAME(short_left)(k, vecs, last);
             const int64_t at = i + k * VEC_LANES;
             const VEC v = NAME(load_x)(x[r] + at, left);
             NAME(store_as)(y[r] + at,
-                           NAME(row_result)(v, scale, weight[k], bias[k], rms, PLANISH_IDENTITY),
+                           NAME(row_result)(v, own, weight[k], bias[k], rms, PLANISH_IDENTITY),
                            left, t);
         }
     }
@@ -88,21 +88,21 @@ INLINE int64_t NAME(steps_of)(const forward_args *a, const bool rms, const int c
         const ELEMENT_T *x[STEP_ROWS];
         ELEMENT_T *y[STEP_ROWS];
         double mean[STEP_ROWS] = {0}, excess[STEP_ROWS] = {0}, m2[STEP_ROWS];
-        NAME(row_scales) scales;
+        NAME(row_normalizers) by;
         NAME(x_rows)(a, row, count, x);
         for (int r = 0; r < count; r++)
             y[r] = lines ? piece + r * n : (ELEMENT_T *)(a->y + (row + r) * a->y_pitch);
         NAME(step_moments)(x, y, count, n, rms, ahead, prefetches_x, prefetches_y, mean, excess,
                            m2);
-        if (!NAME(finish_step)(a, row, count, rms, mean, excess, m2, &scales))
+        if (!NAME(finish_step)(a, row, count, rms, mean, excess, m2, &by))
             continue;
         int64_t i = 0;
         for (; i + LANES <= n; i += LANES)
-            NAME(step_apply)(a, x, y, count, i, NAME(PARTS), VEC_LANES, &scales, rms, t);
+            NAME(step_apply)(a, x, y, count, i, NAME(PARTS), VEC_LANES, &by, rms, t);
         const int vecs = (int)(n - i + VEC_LANES - 1) / VEC_LANES;
         const int last = (int)(n - i) - (vecs - 1) * VEC_LANES;
         UNROLL for (int v = 1; v <= NAME(PARTS); v++) if (v == vecs)
-            NAME(step_apply)(a, x, y, count, i, v, last, &scales, rms, t);
+            NAME(step_apply)(a, x, y, count, i, v, last, &by, rms, t);
         if (lines)
             stream_lines(a->y + row * a->y_pitch, piece, count * a->y_pitch);
     }

@@ -7,13 +7,13 @@
 
 /* What the gradients of a step's rows are made of, as row_gradient for each of them. */
 typedef struct NAME(row_gradients) {
-    REAL mean[SHORT_ROWS], scale[SHORT_ROWS], shift[SHORT_ROWS], rstd[SHORT_ROWS], c1[SHORT_ROWS],
-        minus_c2[SHORT_ROWS];
+    REAL mean[SHORT_ROWS], xhat_rstd[SHORT_ROWS], minus_delta[SHORT_ROWS], rstd[SHORT_ROWS],
+        c1[SHORT_ROWS], minus_c2[SHORT_ROWS];
 } NAME(row_gradients);
 
 INLINE NAME(row_gradient) NAME(gradient_at)(const NAME(row_gradients) * rows, int r) {
-    return (NAME(row_gradient)){rows->mean[r], rows->scale[r], rows->shift[r],
-                                rows->rstd[r], rows->c1[r],    rows->minus_c2[r]};
+    return (NAME(row_gradient)){rows->mean[r], rows->xhat_rstd[r], rows->minus_delta[r],
+                                rows->rstd[r], rows->c1[r],        rows->minus_c2[r]};
 }
 
 /* The saved statistics of a step's rows. */
@@ -26,7 +26,7 @@ INLINE void NAME(saved_of)(const backward_args *a, int64_t first, const int coun
     for (int r = 0; r < count; r++) {
         rows->mean[r] = (REAL)mean[r];
         rows->rstd[r] = (REAL)rstd[r];
-        rows->scale[r] = a->x_is_xhat ? 1 : (REAL)rstd[r];
+        rows->xhat_rstd[r] = a->x_is_xhat ? 1 : (REAL)rstd[r];
     }
 }
 
@@ -69,10 +69,10 @@ INLINE bool NAME(constants_of)(const backward_args *a, int64_t first, const mean
     memcpy(&rstd, rows->rstd + r, sizeof rstd);
     const rows_mask clamped = __builtin_convertvector(rstd, rows_f64) >= a->rule.clamped;
     c2 = (rows_f64)((rows_mask)c2 & ~clamped);
-    const NAME(rows_real) shift = __builtin_convertvector(-delta, NAME(rows_real));
+    const NAME(rows_real) minus_delta = __builtin_convertvector(-delta, NAME(rows_real));
     const NAME(rows_real) mean_g = __builtin_convertvector(c1, NAME(rows_real));
     const NAME(rows_real) minus_c2 = __builtin_convertvector(-c2, NAME(rows_real));
-    memcpy(rows->shift + r, &shift, sizeof shift);
+    memcpy(rows->minus_delta + r, &minus_delta, sizeof minus_delta);
     memcpy(rows->c1 + r, &mean_g, sizeof mean_g);
     memcpy(rows->minus_c2 + r, &minus_c2, sizeof minus_c2);
     const rows_mask in_range =

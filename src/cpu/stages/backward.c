@@ -69,10 +69,10 @@ typedef struct row_moments {
 static row_moments moments_of(const problem *p, const row_run *run, int64_t r) {
     const bool running = has(p, ROLE_RUNNING_MEAN);
     const row_stat mean = run_stat(p, run, running ? ROLE_RUNNING_MEAN : ROLE_MEAN);
-    const row_stat of_scale = run_stat(p, run, running ? ROLE_RUNNING_VAR : ROLE_RSTD);
-    const double scale = stat_load(&of_scale, r);
+    const row_stat spread = run_stat(p, run, running ? ROLE_RUNNING_VAR : ROLE_RSTD);
+    const double saved = stat_load(&spread, r);
     return (row_moments){mean.data ? stat_load(&mean, r) : 0,
-                         running ? running_rstd(scale, p->rule.eps) : scale};
+                         running ? running_rstd(saved, p->rule.eps) : saved};
 }
 
 /* What makes xhat of s, by statistics as the row kernels take them: a saved mean is mended, unless
@@ -87,23 +87,23 @@ static void set_norm(const stages_block *b, const row_run *run, int64_t r, behin
     bool is_exact = problem_is_given(p);
     a->rms = p->kind == PLANISH_RMS;
     a->rstd = rounded(plan, of.rstd);
-    a->rest = -0.0;
+    a->minus_delta = -0.0;
     if (!a->rms) {
         const mean_reach reach = mean_reach_of(mean.type, plan->is_double);
         a->mean = rounded(plan, of.mean);
         is_exact |= reach.is_exact;
         const double delta =
             is_exact ? 0 : kernels_of(plan)->distance(a->s, p->cols, a->mean) * inverse * a->rstd;
-        a->rest = -(is_exact ? (of.mean - a->mean) * a->rstd
-                             : rest_of_mean(&reach, &mean, r, delta, a->mean, a->rstd));
+        a->minus_delta = -(is_exact ? (of.mean - a->mean) * a->rstd
+                                    : rest_of_mean(&reach, &mean, r, delta, a->mean, a->rstd));
     }
     if (plan->is_double || in_range(a->mean, a->rstd))
         return;
-    const double near = of.mean, scale = of.rstd;
-    const double rest = a->rms || is_exact ? 0 : a->rest;
+    const double near = of.mean, rstd = of.rstd;
+    const double minus_delta = a->rms || is_exact ? 0 : a->minus_delta;
     float *const xhat = (float *)b->rows[ROW_XHAT];
     for (int64_t i = 0; i < p->cols; i++)
-        xhat[i] = (float)(((double)((const float *)a->s)[i] - near) * scale + rest);
+        xhat[i] = (float)(((double)((const float *)a->s)[i] - near) * rstd + minus_delta);
     a->s = xhat;
     a->rms = true;
     a->rstd = 1;
@@ -168,8 +168,8 @@ static void given_row(stages_block *b, const row_run *run, int64_t r, int64_t i)
         .rms = of.rms,
         .mean = of.mean,
         .rstd = of.rstd,
-        .rest = of.rest,
-        .scale = moments_of(p, run, r).rstd,
+        .minus_delta = of.minus_delta,
+        .ds_rstd = moments_of(p, run, r).rstd,
         .c1 = c1.data ? stat_load(&c1, r) : 0,
         .c2 = c2.data ? stat_load(&c2, r) : 0,
         .dweight = chunk_of(b, ROLE_DWEIGHT),

@@ -11,7 +11,7 @@
 /*
  * The stages behind the norm:
  *
- *     xhat = (s - mean) * rstd + rest                   RMS: s * rstd
+ *     xhat = (s - mean) * rstd + minus_delta            RMS: s * rstd
  *     z    = xhat * (weight_offset + weight) + bias
  *     m    = z * (1 + scale) + shift
  *     a    = m + addend
@@ -30,7 +30,7 @@ typedef struct behind_args {
     double least; /* be more than this */
     int weight_offset;
     bool rms;
-    double mean, rstd, rest; /* numbers of the compute type */
+    double mean, rstd, minus_delta; /* numbers of the compute type */
     planish_activation activation;
     void *dgate, *daddend;
     void *dscale, *dshift;
@@ -39,9 +39,9 @@ typedef struct behind_args {
 /*
  * The norm's own backward where what it would sum over the row is known:
  *
- *     xhat = (s - mean) * rstd + rest                   RMS: s * rstd
+ *     xhat = (s - mean) * rstd + minus_delta            RMS: s * rstd
  *     g    = dz * (weight_offset + weight)
- *     ds   = scale * (g - c1 - xhat * c2)
+ *     ds   = ds_rstd * (g - c1 - xhat * c2)
  *
  * and dz * xhat is added to dweight, dz to dbias.
  */
@@ -52,7 +52,7 @@ typedef struct given_args {
     const void *weight;
     int weight_offset;
     bool rms;
-    double mean, rstd, rest, scale, c1, c2; /* numbers of the compute type */
+    double mean, rstd, minus_delta, ds_rstd, c1, c2; /* numbers of the compute type */
     void *dweight, *dbias;
 } given_args;
 

@@ -51,7 +51,7 @@ INLINE NAME(slope) NAME(slope_at)(const planish_activation f, VEC z, const bool 
 typedef struct NAME(behind) {
     const REAL *s, *dy, *weight, *bias, *scale, *shift, *addend, *gate, *y;
     REAL *dz, *dgate, *daddend, *dscale, *dshift;
-    NAME(scale) norm;
+    NAME(normalizer) norm;
     VEC offset, least;
     bool rms;
 } NAME(behind);
@@ -110,7 +110,7 @@ INLINE void NAME(behind_as)(const behind_args *a, const planish_activation f, co
         .daddend = a->daddend,
         .dscale = a->dscale,
         .dshift = a->dshift,
-        .norm = {V(set1)((REAL)a->mean), V(set1)((REAL)a->rstd), V(set1)((REAL)a->rest)},
+        .norm = {V(set1)((REAL)a->mean), V(set1)((REAL)a->rstd), V(set1)((REAL)a->minus_delta)},
         .offset = V(set1)((REAL)a->weight_offset),
         .rms = a->rms,
     };
@@ -201,10 +201,10 @@ static void NAME(before_row)(const before_args *a) {
 static void NAME(given_row)(const given_args *a) {
     const REAL *const s = a->s, *const dz = a->dz, *const weights = a->weight;
     REAL *const ds = a->ds, *const dweight = a->dweight, *const dbias = a->dbias;
-    const NAME(scale)
-        norm = {V(set1)((REAL)a->mean), V(set1)((REAL)a->rstd), V(set1)((REAL)a->rest)};
+    const NAME(normalizer)
+        norm = {V(set1)((REAL)a->mean), V(set1)((REAL)a->rstd), V(set1)((REAL)a->minus_delta)};
     const VEC offset = V(set1)((REAL)a->weight_offset), one = V(set1)(1);
-    const VEC scale = V(set1)((REAL)a->scale), c1 = V(set1)((REAL)a->c1);
+    const VEC ds_rstd = V(set1)((REAL)a->ds_rstd), c1 = V(set1)((REAL)a->c1);
     const VEC minus_c2 = V(set1)((REAL)-a->c2);
     const int64_t cols = a->cols;
     const bool rms = a->rms, fixed = a->c1 == 0 && a->c2 == 0;
@@ -222,7 +222,7 @@ static void NAME(given_row)(const given_args *a) {
         if (dbias)                                                                                 \
             NAME(put)(dbias, i, left, part, V(add)(d, NAME(row_at)(dbias, i, left, part, 0)));     \
         if (ds)                                                                                    \
-            NAME(put)(ds, i, left, part, V(mul)(g, scale));                                        \
+            NAME(put)(ds, i, left, part, V(mul)(g, ds_rstd));                                      \
     } while (0)
     EACH_VECTOR(cols, GIVEN)
 }

@@ -3,48 +3,49 @@
  * uses, for rows and for rows of channels.
  */
 
-/* What normalises a row: xhat = (x - mean) * rstd + shift, the shift the rest of the mean. */
-typedef struct NAME(row_scale) {
-    REAL mean, rstd, shift;
-} NAME(row_scale);
+/* What normalises a row: xhat = (x - mean) * rstd + minus_delta (cpu/common/epilogue.h). */
+typedef struct NAME(row_normalizer) {
+    REAL mean, rstd, minus_delta;
+} NAME(row_normalizer);
 
 /*
- * The shifts of TOGETHER rows. By how much a row's mean in the compute type is above its mean in
+ * minus_delta of TOGETHER rows. By how much a row's mean in the compute type is above its mean in
  * f64 is known from these; of an f64 row that is `excess` (mean_of).
  */
-INLINE void NAME(find_shifts)(const NAME(rows_real) * near, const rows_f64 *means,
-                              const double excess[], const rows_f64 *rstds, REAL shift[]) {
+INLINE void NAME(find_minus_delta)(const NAME(rows_real) * near, const rows_f64 *means,
+                                   const double excess[], const rows_f64 *rstds,
+                                   REAL minus_delta[]) {
     rows_f64 above = __builtin_convertvector(*near, rows_f64) - *means;
     if (sizeof(REAL) == 8)
         memcpy(&above, excess, sizeof above);
-    const NAME(rows_real) shifts = __builtin_convertvector(above * *rstds, NAME(rows_real));
-    memcpy(shift, &shifts, sizeof shifts);
+    const NAME(rows_real) made = __builtin_convertvector(above * *rstds, NAME(rows_real));
+    memcpy(minus_delta, &made, sizeof made);
 }
 
-INLINE void NAME(scale_rows)(NAME(row_scale) scale[], int count, const double mean[],
-                             const double excess[], const double rstd[]) {
+INLINE void NAME(normalizers_of)(NAME(row_normalizer) to[], int count, const double mean[],
+                                 const double excess[], const double rstd[]) {
     for (int at = 0; at + TOGETHER <= count; at += TOGETHER) {
         rows_f64 means, rstds;
         memcpy(&means, mean + at, sizeof means);
         memcpy(&rstds, rstd + at, sizeof rstds);
         const NAME(rows_real) near = __builtin_convertvector(means, NAME(rows_real));
-        const NAME(rows_real) scales = __builtin_convertvector(rstds, NAME(rows_real));
-        REAL shifts[TOGETHER];
-        NAME(find_shifts)(&near, &means, excess + at, &rstds, shifts);
+        const NAME(rows_real) real_rstds = __builtin_convertvector(rstds, NAME(rows_real));
+        REAL minus_delta[TOGETHER];
+        NAME(find_minus_delta)(&near, &means, excess + at, &rstds, minus_delta);
         for (int r = 0; r < TOGETHER; r++)
-            scale[at + r] = (NAME(row_scale)){near[r], scales[r], shifts[r]};
+            to[at + r] = (NAME(row_normalizer)){near[r], real_rstds[r], minus_delta[r]};
     }
     for (int r = count / TOGETHER * TOGETHER; r < count; r++) {
-        scale[r].mean = (REAL)mean[r];
-        scale[r].rstd = (REAL)rstd[r];
-        const double above = sizeof(REAL) == 8 ? excess[r] : scale[r].mean - mean[r];
-        scale[r].shift = (REAL)(above * rstd[r]);
+        to[r].mean = (REAL)mean[r];
+        to[r].rstd = (REAL)rstd[r];
+        const double above = sizeof(REAL) == 8 ? excess[r] : to[r].mean - mean[r];
+        to[r].minus_delta = (REAL)(above * rstd[r]);
     }
 }
 
 /* For every lane. */
-INLINE NAME(scale) NAME(spread)(NAME(row_scale) s) {
-    return (NAME(scale)){V(set1)(s.mean), V(set1)(s.rstd), V(set1)(s.shift)};
+INLINE NAME(normalizer) NAME(spread)(NAME(row_normalizer) s) {
+    return (NAME(normalizer)){V(set1)(s.mean), V(set1)(s.rstd), V(set1)(s.minus_delta)};
 }
 
 /* What a vector is in the rows' dtype. */
@@ -55,7 +56,7 @@ INLINE VEC NAME(rounded)(VEC v) {
 }
 
 /* y of a vector of a row by its own weight and bias. */
-INLINE VEC NAME(row_result)(VEC x, NAME(row_scale) s, VEC weight, VEC bias, const bool rms,
+INLINE VEC NAME(row_result)(VEC x, NAME(row_normalizer) s, VEC weight, VEC bias, const bool rms,
                             const planish_activation f) {
     if (sizeof(ELEMENT_T) == 2 && (int)f == ROUNDED_XHAT) {
         const VEC xhat = NAME(rounded)(NAME(normalize)(x, NAME(spread)(s), rms));
