@@ -58,7 +58,7 @@ __device__ __forceinline__ double merge_pieces(const batch_args &args, i64 row, 
         for (int j = 0; j < 3; j++)
             part[j] = FORWARD || j < SUMS ? (double)at[j * args.rows] : 0;
         if (FORWARD && LAYER)
-            shift(part[2] - pivot, piece_elements(args, piece), part[0], part[1]);
+            move_pivot(part[2] - pivot, piece_elements(args, piece), part[0], part[1]);
 #pragma unroll
         for (int j = 0; j < SUMS; j++)
             v[j] += part[j];

@@ -284,11 +284,11 @@ __device__ __forceinline__ real gradient_of(real dy, real d, real beside, const 
 constexpr bool FIND_REST = BACKWARD && LAYER && CORRECT && !MEAN_IS_EXACT;
 constexpr int SUMS = FORWARD ? 2 : FIND_REST ? 3 : 2;
 
-/* From sums about p + d to sums about p, of n elements. */
-__device__ __forceinline__ void shift(double d, double n, double &a, double &b) {
-    const double shifted = multiply_add(n, d, a);
-    b = multiply_add(d, a + shifted, b);
-    a = shifted;
+/* Moves the pivot of the sums of n elements from p + d to p. */
+__device__ __forceinline__ void move_pivot(double d, double n, double &a, double &b) {
+    const double moved = multiply_add(n, d, a);
+    b = multiply_add(d, a + moved, b);
+    a = moved;
 }
 
 /* Whether a row's squares, which came to `b`, leave float's range. */

@@ -1,10 +1,10 @@
 /* A part of channels.cu: the forward, sums about pivots and moments of the tiles of a block. */
 
-/* From sums about p + d to sums about p, of n elements. */
-__device__ __forceinline__ void shift(total d, total n, total &a, total &b) {
-    total shifted = multiply_add(n, d, a);
-    b = multiply_add(d, a + shifted, b);
-    a = shifted;
+/* Moves the pivot of the sums of n elements from p + d to p. */
+__device__ __forceinline__ void move_pivot(total d, total n, total &a, total &b) {
+    total moved = multiply_add(n, d, a);
+    b = multiply_add(d, a + moved, b);
+    a = moved;
 }
 
 /* Sums are made by eights, so that errors do not add up along a long chain. */
@@ -116,7 +116,7 @@ __device__ __forceinline__ pixel_moments merge_planes(const place &p, const floa
             total a = (total)from[(PLANES + r) * LINE], b = (total)from[(2 * PLANES + r) * LINE];
             if (LAYER) {
                 const int lines = (CLUSTER > 1 ? p.channels : DEPTH) / LINE_CHANNELS;
-                shift((total)from[r * LINE] - m.pivot, (total)((lines - 1 - r) / PLANES + 1), a, b);
+                move_pivot((total)from[r * LINE] - m.pivot, (total)((lines - 1 - r) / PLANES + 1), a, b);
             }
             sum += a;
             squares += b;
@@ -133,7 +133,7 @@ __device__ __forceinline__ pixel_moments merge_rows(const place &p, pixel_moment
         return m;
     if (LAYER) {
         const total pivot = told(sum_over_rows(m.pivot) * (total)(1.0 / LINE_CHANNELS));
-        shift(m.pivot - pivot, (total)((CLUSTER > 1 ? p.channels : DEPTH) / LINE_CHANNELS), m.sum, m.squares);
+        move_pivot(m.pivot - pivot, (total)((CLUSTER > 1 ? p.channels : DEPTH) / LINE_CHANNELS), m.sum, m.squares);
         m.pivot = pivot;
     }
     m.sum = sum_over_rows(m.sum);
@@ -154,7 +154,7 @@ __device__ __forceinline__ pixel_moments merge_blocks(const place &p, int pixel)
         const entry e = *entries_of(p, b, pixel);
         total sum = e.value[1], squares = e.value[2];
         if (LAYER)
-            shift((total)e.value[0] - m.pivot, (total)(b < CLUSTER - 1 ? DEPTH : FEWEST), sum, squares);
+            move_pivot((total)e.value[0] - m.pivot, (total)(b < CLUSTER - 1 ? DEPTH : FEWEST), sum, squares);
         m.sum += sum;
         m.squares += squares;
     }

@@ -11,7 +11,7 @@ __device__ __forceinline__ float merge_group(const groups_args &args, i64 image,
         double b = sums_of(args, image, piece, 2)[channel];
         if (LAYER) {
             const double d = (double)sums_of(args, image, piece, 0)[channel] - (double)pivot;
-            shift(d, (double)least(PIECE, PIXELS - piece * PIECE), a, b);
+            move_pivot(d, (double)least(PIECE, PIXELS - piece * PIECE), a, b);
         }
         v[0] += a;
         v[1] += b;

@@ -154,7 +154,7 @@ __device__ __forceinline__ void sum_pixels(const groups_args &args, const piece_
                 part[j] = room[(j * PLANES + r) * (LANES * WIDTH) + c];
             const int count = (p.end - p.first_pixel - 1 - r + PLANES) / PLANES;
             if (FORWARD && LAYER && count > 0)
-                shift(part[0] - pivot, (float)count, part[1], part[2]);
+                move_pivot(part[0] - pivot, (float)count, part[1], part[2]);
 #pragma unroll
             for (int j = FORWARD ? 1 : 0; j < 3; j++)
                 out[j] += part[j];

@@ -101,7 +101,7 @@ __device__ __forceinline__ row_sums merge_blocks(const row_sums &own, cluster_ro
         double sum = entries[b][1], squares = entries[b][2];
         const int channels = most(0, least(TILE_DEPTH, DEPTH - b * TILE_DEPTH));
         if (LAYER)
-            shift(entries[b][0] - all.pivot, (double)channels * PIXELS, sum, squares);
+            move_pivot(entries[b][0] - all.pivot, (double)channels * PIXELS, sum, squares);
         all.sum += sum;
         all.squares += squares;
     }
@@ -118,7 +118,7 @@ __device__ __forceinline__ row_sums merge_lanes(const tile_place &p, int row, in
     for (int i = lane % TEAM; i < depth * THREADS_PER_CHANNEL; i += TEAM) {
         double sum = from[LANE_SUMS + i], squares = from[2 * LANE_SUMS + i];
         if (LAYER)
-            shift((double)from[i] - v.pivot, (double)elements_of_lane(i % THREADS_PER_CHANNEL), sum, squares);
+            move_pivot((double)from[i] - v.pivot, (double)elements_of_lane(i % THREADS_PER_CHANNEL), sum, squares);
         v.sum += sum;
         v.squares += squares;
     }

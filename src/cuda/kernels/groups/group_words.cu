@@ -95,11 +95,11 @@ __device__ __forceinline__ float gradient_behind(float dy, float xhat, float wei
  * takes no digit from dx, nor range. */
 constexpr bool KEPT = ACTIVATION == SILU && DX_TYPE == DY_TYPE && (DY_TYPE == F32 || DY_TYPE == BF16);
 
-/* From sums about p + d to sums about p, of n elements. */
-template <typename T> __device__ __forceinline__ void shift(T d, T n, T &a, T &b) {
-    T shifted = multiply_add(n, d, a);
-    b = multiply_add(d, a + shifted, b);
-    a = shifted;
+/* Moves the pivot of the sums of n elements from p + d to p. */
+template <typename T> __device__ __forceinline__ void move_pivot(T d, T n, T &a, T &b) {
+    T moved = multiply_add(n, d, a);
+    b = multiply_add(d, a + moved, b);
+    a = moved;
 }
 
 /* Whether a row's squares, which came to `b`, leave float's range: they want to be summed again,

@@ -176,7 +176,7 @@ __device__ __forceinline__ void sum_warp(const strip_place &p, column *own) {
             const float all = sum_over_planes<LANES, PLANES>(c.pivot, p.lane);
             const float pivot = SHARES ? all * share : all / (float)planes;
             thread_sum a = c.a;
-            shift(count ? (thread_sum)c.pivot - (thread_sum)pivot : 0, (thread_sum)(count * EACH), a, b);
+            move_pivot(count ? (thread_sum)c.pivot - (thread_sum)pivot : 0, (thread_sum)(count * EACH), a, b);
             c.pivot = pivot;
             c.a = (float)sum_over_planes<LANES, PLANES>(a, p.lane);
         }
@@ -233,7 +233,7 @@ __device__ __forceinline__ void send_group(const groups_args &args, mailbox &m, 
         if (count == 0)
             continue;
         if (LAYER)
-            shift((double)from[0] - (double)pivot, (double)count, a, b);
+            move_pivot((double)from[0] - (double)pivot, (double)count, a, b);
         v[0] += a;
         v[1] += b;
     }
@@ -261,7 +261,7 @@ __device__ __forceinline__ void merge_group(const groups_args &args, const strip
         const int block = lane + e * MERGE;
         double a = t.v[e][1], b = t.v[e][2];
         if (LAYER && block < BLOCKS)
-            shift(t.v[e][0] - pivot, (double)(pixels_of_block(block) * (i64)DEPTH), a, b);
+            move_pivot(t.v[e][0] - pivot, (double)(pixels_of_block(block) * (i64)DEPTH), a, b);
         v[1] += a;
         v[2] += b;
     }

@@ -14,7 +14,7 @@
  * from shared memory only the bytes it copied itself, so neither needs a barrier.
  *
  * Statistics, in one exchange: each thread takes sums about a pivot of its own (the mean of its
- * first chunks), shifts them to a pivot of its warp, then to that of the row's first warp, and adds
+ * first chunks), moves them to a pivot of its warp, then to that of the row's first warp, and adds
  * along a fixed tree. The mean stays a pair: pivot + delta. Totals are f32 for 16-bit x (where a
  * thread has 8 elements), else f64. Where squares leave float's range (f32 and bf16) the row is
  * done again, scaled by a power of two.

@@ -28,7 +28,7 @@ __device__ __forceinline__ void merge_mail(const place &p, cooperative_mail &m, 
             first = from_lane(v[0], 0);
         if (there && LAYER) {
             total d = v[0] - first;
-            shift(SCALED ? d * scale : d, elements_of_block(e * WARP + p.lane), v[1], v[2]);
+            move_pivot(SCALED ? d * scale : d, elements_of_block(e * WARP + p.lane), v[1], v[2]);
         }
         a += v[1];
         b += v[2];

@@ -59,11 +59,11 @@ __device__ __forceinline__ total elements_of_block(int e) {
                             (left < 0 ? 0 : left > THREADS_PER_ROW ? THREADS_PER_ROW : left)));
 }
 
-/* From sums about p + d to sums about p, of n elements. */
-__device__ __forceinline__ void shift(total d, total n, total &a, total &b) {
-    total shifted = multiply_add(n, d, a);
-    b = multiply_add(d, a + shifted, b);
-    a = shifted;
+/* Moves the pivot of the sums of n elements from p + d to p. */
+__device__ __forceinline__ void move_pivot(total d, total n, total &a, total &b) {
+    total moved = multiply_add(n, d, a);
+    b = multiply_add(d, a + moved, b);
+    a = moved;
 }
 
 /* Merges COUNT entries, of which lane l of every warp takes entry l with `count` elements. */
@@ -80,7 +80,7 @@ __device__ __forceinline__ void merge_entries(const place &p, const entry *slots
         b = s.value[2];
         if (LAYER) {
             total d = s.value[0] - first;
-            shift(SCALED ? d * scale : d, count, a, b);
+            move_pivot(SCALED ? d * scale : d, count, a, b);
         }
     }
     pivot = (real)first;
@@ -111,7 +111,7 @@ __device__ __forceinline__ void merge_in_warp(const place &p, real &pivot, real 
     if (LAYER) {
         const real first = warp_pivot(p, pivot);
         total d = (total)pivot - (total)first;
-        shift(SCALED ? d * scale : d, p.count, a, b);
+        move_pivot(SCALED ? d * scale : d, p.count, a, b);
         pivot = first;
         a = sum_over_lanes<WARP_LANES>(a, p.lane);
     }
