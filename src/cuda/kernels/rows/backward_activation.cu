@@ -70,6 +70,17 @@ __device__ __forceinline__ void sum_distances(const team_state &t, const chunk<X
     }
 }
 
+/* What the own mean of row u of a turn has more than the saved one, which may take an exchange. */
+__device__ __forceinline__ real rest_of_row(const team_state &t, const operands &o, int u, stored_mean mean, u32 room,
+                                            u32 block_rank, int turn) {
+    real first[4] = {0, 0, 0, 0};
+    if constexpr (MEAN_FIRST) {
+        sum_distances(t, o.x[u], (real)mean, first);
+        exchange(t, first, room, block_rank, EXCHANGES * turn);
+    }
+    return LAYER ? rest_of_mean(mean, first[2] * (real)(1.0 / count_of(COLS))) : 0;
+}
+
 /* Takes dy of row u through the activation; `rest`: what the row's own mean has more than `mean`. */
 template <typename weight_source>
 __device__ __forceinline__ void through_activation_of_row(const team_state &t, const operands &o, int u,
