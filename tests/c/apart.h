@@ -2,10 +2,10 @@
 #ifndef PLANISH_TESTS_APART_H
 #define PLANISH_TESTS_APART_H
 
-#include "staged_case.h"
+#include "cases.h"
 
-/* Runs `c`, and planish's norm alone of s, which the processor's own operations make of x, the
+/* Runs `c`, and planish's norm alone of s, which the reference makes bit by bit of x, the
  * scales and the residual; expects the same bits of sum, y, mean and rstd. */
-void expect_fused_as_apart(const staged_case *c);
+void expect_fused_as_apart(const norm_case *c);
 
 #endif

@@ -36,14 +36,14 @@ static void every_row(planish_kind first, planish_kind last, int step, bool fuse
                                   pass == PLANISH_BACKWARD_STATISTICS))
                         continue;
                     if (fused)
-                        c.activation = (planish_activation)(PLANISH_SILU + turn % 6);
-                    c.x = mixes[m].x;
+                        c.op.activation = (planish_activation)(PLANISH_SILU + turn % 6);
+                    c.x = c.dx = mixes[m].x;
                     c.y = mixes[m].y;
                     c.weight = mixes[m].weight;
                     c.grad = mixes[m].grad;
                     c.stats = mixes[m].stats;
                     c.numbers = numbers_of(turn);
-                    c.weight_offset = turn / 3 % 2;
+                    c.op.weight_offset = turn / 3 % 2;
                     c.given = turn % 5 == 2 ? RANDOM : OWN_BY_F32;
                     c.seed = (uint64_t)turn;
                     if (kind == PLANISH_L2 && turn / step % 2)
@@ -88,15 +88,15 @@ static void images_of(planish_kind first, planish_kind last, int step,
                     norm_case c =
                         image_case(pass, kind, images[s].layer, images[s].batch, images[s].channels,
                                    images[s].height, images[s].width, images[s].groups);
-                    c.x = mixes[m].x;
+                    c.x = c.dx = mixes[m].x;
                     c.y = mixes[m].y;
                     c.weight = mixes[m].weight;
                     c.grad = mixes[m].grad;
                     c.stats = mixes[m].stats;
                     c.numbers = numbers_of(turn / 3);
                     if (pass != PLANISH_BACKWARD_FROM_Y && pass <= PLANISH_APPLY && turn % 5 % 2)
-                        c.activation = turn % 5 == 1 ? PLANISH_SILU : PLANISH_RELU;
-                    c.weight_offset = turn / 3 % 2;
+                        c.op.activation = turn % 5 == 1 ? PLANISH_SILU : PLANISH_RELU;
+                    c.op.weight_offset = turn / 3 % 2;
                     c.in = layouts[turn / 2 % 4][0];
                     c.out = layouts[turn / 2 % 4][1];
                     c.given = turn % 5 == 2 ? RANDOM : OWN_BY_F32;

@@ -1,6 +1,7 @@
 /*
- * One case of a table: an operator, a pass, dtypes, layouts and values; made into tensors, run, and
- * held against the reference with the bounds of docs/guide/reproducibility.md.
+ * One case of a table: an operator, with or without stages around the norm, a pass, dtypes, layouts
+ * and values; made into tensors, run, and held against the reference with the bounds of
+ * docs/guide/reproducibility.md.
  */
 #ifndef CASES_H
 #define CASES_H
@@ -27,65 +28,57 @@ const char *numbers_name(numbers n);
 
 /* What the mean and rstd are that a pass is given. */
 typedef enum statistics {
-    OWN,         /* those of x, rounded */
+    OWN,         /* those of x, rounded; rstd to f32 before */
     OWN_BY_F32,  /* rounded to f32 or two of them before: the same bits on every machine */
     RANDOM,      /* numbers that have nothing to do with x */
     FROZEN,      /* those of the first row for every row */
     SHIFTED,     /* means `distance` standard deviations from x's */
     OFF_BY_ULPS, /* means `distance` ULP from x's, rounded */
+    OWN_WHOLE,   /* those of x, with all digits of rstd that its dtype has */
     STATISTICS_COUNT
 } statistics;
 
-/* The tensors of a norm alone, and those between the halves of a backward, in planish_tensors'
- * order. */
-typedef enum part {
-    X,
-    WEIGHT,
-    BIAS,
-    Y,
-    MEAN,
-    RSTD,
-    M2,
-    DY,
-    DX,
-    DWEIGHT,
-    DBIAS,
-    C1,
-    C2,
-    PARTS
-} part;
-
-#define HAS(p) (1u << (p))
-
-const char *part_name(part p);
+/* An output in the place of an input. */
+typedef struct over {
+    part output, input; /* the same: nothing */
+} over;
 
 typedef struct norm_case {
     planish_pass pass;
-    planish_kind kind;
+    planish_norm op;
     int ndim;
     int64_t shape[PLANISH_MAX_NDIM];
-    uint64_t reduce_axes, affine_axes;
-    double eps;
-    int weight_offset;
-    planish_activation activation;
-    element x;      /* x and dx */
-    element y;      /* y and dy */
-    element weight; /* weight and bias */
-    element grad;   /* dweight and dbias */
-    element stats;  /* mean, rstd and m2 */
-    unsigned has;   /* of what the pass lets be absent; HAS(...) bits */
-    layout in;      /* x, dy, and y where it is read */
-    layout out;     /* y, dx */
+    uint64_t has;          /* of what the pass lets be absent; HAS(...) bits */
+    element x, dx;         /* dx and dresidual */
+    element y;             /* y and dy */
+    element residual, sum; /* before the norm */
+    element stages;        /* gate and dgate, dsum, branch */
+    element weight;        /* weight, bias, scale, shift and the scales before the norm */
+    element grad;          /* the gradients of these */
+    element stats;         /* mean, rstd, m2, c1 and c2 */
+    DLDataType q;
+    bool e8m0;      /* y_scales are bytes */
+    layout in;      /* what is read and has x's shape */
+    layout out;     /* what is written and has x's shape */
     layout params;  /* weight, bias, dweight, dbias */
-    bool full_rank; /* weight, bias and statistics have x's rank, with ones */
+    bool full_rank; /* what has not all of x's axes has its rank, with ones */
+    over over[2];
     numbers numbers;
+    double x_center, x_spread; /* of normal numbers: mean and standard deviation; spread 0: 0, 1 */
+    double dy_center, dy_spread; /* likewise */
+    double weight_spread;        /* around 0; 0: 0.5 around 1 - weight_offset */
     statistics given;
     double distance;
-    double dy_center, dy_spread; /* its mean and standard deviation; of spread 0: 0 and 1 */
     uint64_t seed;
+    bool one_draw;    /* the parts' numbers are drawn one after the other; else each by itself */
+    uint64_t draw[2]; /* dropout's seed and offset */
 } norm_case;
 
-/* A case of `pass` over (rows, cols) with all optional tensors, f32, dense. */
+/* A case of `pass` over (rows, cols) with y, rstd and nothing else that may be absent, f32, dense;
+ * weights, if there are, around 0. The numbers of a part are the same whatever else there is. */
+norm_case bare_case(planish_pass pass, planish_kind kind, int64_t rows, int64_t cols);
+
+/* The same with all tensors that a norm alone may have, and weights near 1. */
 norm_case rows_case(planish_pass pass, planish_kind kind, int64_t rows, int64_t cols);
 
 /* The layers over images that have kernels of their own, as a view of (N, C, H, W). */
@@ -103,10 +96,16 @@ void case_set_length(norm_case *c);
 /* In `text`, what tells this case from others. */
 const char *case_text(const norm_case *c, char *text, size_t bytes);
 
+/* x, y, weights, gradients and what stands around the norm of this dtype; statistics of f32, or of
+ * f64 if that is f64. */
+void case_set_types(norm_case *c, element all);
+
+/* The dtype of a part. */
+element part_type(const norm_case *c, part p);
+
 /* The tensors of a case, inputs filled in. */
 typedef struct bundle {
     norm_case test;
-    planish_norm op;
     tensor tensor[PARTS];
     planish_tensors tensors; /* those that are there */
     guarded workspace;
@@ -116,20 +115,25 @@ typedef struct bundle {
 void bundle_make(bundle *b, const norm_case *c);
 void bundle_free(bundle *b);
 
-/* Whether the pass writes this tensor. */
+/* Fills in again what the pass reads though another pass writes it, after x was changed. */
+void bundle_fill_saved(bundle *b);
+
+/* Whether the pass has this part, and writes it. */
+bool bundle_has(const bundle *b, part p);
 bool bundle_has_output(const bundle *b, part p);
+
+/* The tensor of a part, or the one it lies over. */
+DLTensor *bundle_tensor(bundle *b, part p);
+
+/* Reals of a part in row-major order, `otherwise` where it is absent; to be freed. Bytes of one. */
+real *bundle_reals(bundle *b, part p, real otherwise);
+unsigned char *bundle_bytes(bundle *b, part p);
+int64_t bundle_count(const bundle *b, part p);
 
 /* Copies of the outputs' memory, guards and gaps included, to be freed; NULL where there is none.
  */
 void bundle_keep_outputs(const bundle *b, unsigned char *kept[PARTS]);
 void bundle_clear_outputs(bundle *b);
-
-/* The field of planish_tensors for a part. */
-const DLTensor **tensors_field(planish_tensors *t, part p);
-void **buffers_field(planish_buffers *b, part p);
-
-/* Whether the pass writes this part. */
-bool part_is_output(planish_pass pass, part p);
 
 /* Asks for the workspace and runs the pass with exactly that much; `exec` may be NULL. */
 planish_status bundle_run(bundle *b, const planish_exec *exec, char *message, size_t bytes);
@@ -141,7 +145,14 @@ extern bool plain_f64_sums;
 /* Holds every output of a run against the reference: expectations of the open case. */
 void bundle_check(bundle *b);
 
-/* Makes a case of the table: builds, runs, checks. */
+/* The same where the run may have written over its inputs: against bundle_reference() before it. */
+reference bundle_reference(const bundle *b);
+void bundle_check_against(bundle *b, reference *exact);
+
+/* Builds, runs, checks: expectations of the open case. */
+void run_and_check(const norm_case *c, const planish_exec *exec);
+
+/* The same as a case of the table. */
 void run_case(const norm_case *c, const planish_exec *exec);
 
 /* Closes the books: 16-bit outputs off by one value in at most 1 of 1000, as a case of its own; and

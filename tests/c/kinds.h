@@ -3,6 +3,7 @@
 #define KINDS_H
 
 #include <math.h>
+#include <stdbool.h>
 
 #include "element.h"
 

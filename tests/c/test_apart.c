@@ -9,10 +9,8 @@
 #include <string.h>
 
 #include "apart.h"
-#include "backward_case.h"
 #include "cases.h"
 #include "check.h"
-#include "staged_case.h"
 
 #define A PLANISH_AXIS
 
@@ -61,8 +59,8 @@ static const layout layouts[][2] = {{DENSE, DENSE},         {CHANNELS_LAST, CHAN
                                     {REVERSED, REVERSED},   {BROADCAST_FIRST, DENSE}};
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
-static uint64_t bits(uint64_t has, stage_part p) {
-    return has & PART(p);
+static uint64_t bits(uint64_t has, part p) {
+    return has & HAS(p);
 }
 
 /* ---- Forward --------------------------------------------------------------------------------- */
@@ -74,35 +72,38 @@ static void forwards(void) {
             for (int l = 0; l < LAYOUTS; l++)
                 for (int k = 0; k < 3; k++, turn++) {
                     const shape *of = &shapes[s];
-                    staged_case c = staged_rows(of->kind, 1, 1);
+                    norm_case c = bare_case(PLANISH_FORWARD, of->kind, 1, 1);
                     c.ndim = of->ndim;
-                    memcpy(c.shape, of->sizes, sizeof c.shape);
+                    memcpy(c.shape, of->sizes, sizeof of->sizes);
                     c.op = planish_norm_op(of->kind, of->reduce, of->affine, 1e-5);
-                    c.has |= PART(S_RESIDUAL);
+                    c.has |= HAS(RESIDUAL);
                     if (k != 1)
-                        c.has |= PART(S_SUM);
+                        c.has |= HAS(SUM);
                     if (turn % 5)
-                        c.has |= PART(S_WEIGHT) | (turn % 3 ? PART(S_BIAS) : 0);
+                        c.has |= HAS(WEIGHT) | (turn % 3 ? HAS(BIAS) : 0);
                     if (of->kind == PLANISH_LAYER)
-                        c.has |= PART(S_MEAN);
+                        c.has |= HAS(MEAN);
                     if (turn % 7 == 1)
-                        c.has |= PART(S_COLUMN_SCALE) | PART(S_ROW_SCALE);
+                        c.has |= HAS(COLUMN_SCALE) | HAS(ROW_SCALE);
                     c.op.activation = (planish_activation)(turn % 5);
-                    c.type = types[t][0], c.residual = types[t][1];
+                    c.x = types[t][0], c.residual = types[t][1];
                     c.sum = k == 1 ? c.residual : types[t][2];
-                    c.y = types[t][3], c.params = types[t][4];
+                    c.y = types[t][3], c.weight = types[t][4];
+                    c.stats = c.x == F64 ? F64 : F32;
                     c.in = layouts[l][0], c.out = layouts[l][1];
                     c.seed = (uint64_t)turn + 1;
-                    c.spread = turn % 11 == 10 && c.type != F16 && c.sum != F16 ? 1e25 : 1;
-                    const bool same = c.type == c.sum && c.residual == c.sum && l < 3;
+                    c.x_spread = turn % 11 == 10 && c.x != F16 && c.sum != F16 ? 1e25 : 1;
+                    const bool same = c.x == c.sum && c.residual == c.sum && l < 3;
                     if (same && k == 2)
-                        c.sum_over = turn % 2 ? S_X : S_RESIDUAL;
-                    c.y_over_x = same && k == 1 && c.y == c.type && turn % 2;
+                        c.over[0] = (over){SUM, turn % 2 ? X : RESIDUAL};
+                    const bool y_over_x = same && k == 1 && c.y == c.x && turn % 2;
+                    if (y_over_x)
+                        c.over[1] = (over){Y, X};
                     test_case("%s, turn %d, %s + %s = %s, y %s, activation %d, %s, %s, %s%s",
-                              of->name, turn, element_name(c.type), element_name(c.residual),
+                              of->name, turn, element_name(c.x), element_name(c.residual),
                               element_name(c.sum), element_name(c.y), (int)c.op.activation,
                               layout_name(c.in), layout_name(c.out), k == 1 ? "no sum" : "sum",
-                              c.y_over_x ? ", y over x" : "");
+                              y_over_x ? ", y over x" : "");
                     expect_fused_as_apart(&c);
                 }
 }
@@ -110,34 +111,34 @@ static void forwards(void) {
 /* ---- Backward -------------------------------------------------------------------------------- */
 
 /* dweight and dbias of the plain backward. */
-static void same_sums(backward_run *fused, backward_case plain) {
-    backward_run apart;
+static void same_sums(bundle *fused, norm_case plain) {
+    bundle apart;
     char message[512] = "";
     plain.dx = plain.x;
-    backward_make(&apart, &plain);
-    expect(!backward_do(&apart, NULL, message, sizeof message), "apart: %s", message);
-    for (stage_part p = S_DWEIGHT; p <= S_DBIAS; p++)
+    bundle_make(&apart, &plain);
+    expect(!bundle_run(&apart, NULL, message, sizeof message), "apart: %s", message);
+    for (part p = DWEIGHT; p <= DBIAS; p++)
         if (bits(plain.has, p))
-            expect(tensor_same_bits(backward_tensor(fused, p), backward_tensor(&apart, p)),
+            expect(tensor_same_bits(bundle_tensor(fused, p), bundle_tensor(&apart, p)),
                    "another %s", planish_tensor_name((int)p));
-    backward_free(&apart);
+    bundle_free(&apart);
 }
 
 /* dx of the plain backward, before it is rounded; dsum; and their sum as it should be. */
-static void gradient_apart(const backward_case *c) {
-    backward_run fused, apart;
+static void gradient_apart(const norm_case *c) {
+    bundle fused, apart;
     char message[512] = "";
-    backward_case plain = *c;
-    plain.has &= ~PART(S_DSUM);
+    norm_case plain = *c;
+    plain.has &= ~HAS(DSUM);
     plain.dx = c->x == F64 ? F64 : F32;
     memset(plain.over, 0, sizeof plain.over);
-    backward_make(&fused, c);
-    backward_make(&apart, &plain);
-    const int64_t count = backward_count(c, S_DX);
-    real *dsum = backward_reals(&fused, S_DSUM, 0);
-    expect(!backward_do(&apart, NULL, message, sizeof message), "apart: %s", message);
-    expect(!backward_do(&fused, NULL, message, sizeof message), "fused: %s", message);
-    real *found = backward_reals(&fused, S_DX, 0), *dx = backward_reals(&apart, S_DX, 0);
+    bundle_make(&fused, c);
+    bundle_make(&apart, &plain);
+    const int64_t count = bundle_count(&fused, DX);
+    real *dsum = bundle_reals(&fused, DSUM, 0);
+    expect(!bundle_run(&apart, NULL, message, sizeof message), "apart: %s", message);
+    expect(!bundle_run(&fused, NULL, message, sizeof message), "fused: %s", message);
+    real *found = bundle_reals(&fused, DX, 0), *dx = bundle_reals(&apart, DX, 0);
     int64_t wrong = 0;
     for (int64_t i = 0; i < count; i++) {
         const real wanted = c->x == F64 ? (real)((double)dx[i] + (double)dsum[i])
@@ -147,8 +148,8 @@ static void gradient_apart(const backward_case *c) {
     expect(!wrong, "%lld elements of dx are others", (long long)wrong);
     same_sums(&fused, plain);
     free(dsum), free(found), free(dx);
-    backward_free(&fused);
-    backward_free(&apart);
+    bundle_free(&fused);
+    bundle_free(&apart);
 }
 
 /* Whether an activation goes with dsum by kernels that have both: not in rows, dense or of any
@@ -168,25 +169,24 @@ static void backwards(void) {
                     if (layouts[l][0] == PADDED)
                         continue; /* rows of any strides, which pass through scratch */
                     const shape *of = &shapes[s];
-                    backward_case c = backward_rows(of->kind, 1, 1);
+                    norm_case c = bare_case(PLANISH_BACKWARD, of->kind, 1, 1);
                     c.ndim = of->ndim;
-                    memcpy(c.shape, of->sizes, sizeof c.shape);
+                    memcpy(c.shape, of->sizes, sizeof of->sizes);
                     c.op = planish_norm_op(of->kind, of->reduce, of->affine, 1e-5);
-                    c.has = PART(S_DX) | PART(S_DSUM);
+                    c.has = HAS(DX) | HAS(DSUM);
                     if (turn % 5)
-                        c.has |= PART(S_WEIGHT) | PART(S_DWEIGHT) | PART(S_DBIAS);
+                        c.has |= HAS(WEIGHT) | HAS(DWEIGHT) | HAS(DBIAS);
                     c.op.activation = k && has_kernels(of, layouts[l][0])
                                           ? (planish_activation)(turn % 5)
                                           : PLANISH_IDENTITY;
                     if (c.op.activation && turn % 5)
-                        c.has |= PART(S_BIAS);
-                    c.x = c.dy = c.dx = c.stages = t;
-                    c.params = turn % 3 && t != F64 ? F32 : t;
-                    c.stats = t == F64 ? F64 : F32;
+                        c.has |= HAS(BIAS);
+                    case_set_types(&c, t);
+                    c.weight = c.grad = turn % 3 && t != F64 ? F32 : t;
                     c.in = layouts[l][0], c.out = layouts[l][1];
                     c.seed = (uint64_t)turn + 1;
                     if (layouts[l][0] == layouts[l][1] && k > 1)
-                        c.over[0] = (over){S_DX, k == 2 ? S_DSUM : turn % 2 ? S_X : S_DY};
+                        c.over[0] = (over){DX, k == 2 ? DSUM : turn % 2 ? X : DY};
                     test_case("backward, %s, turn %d, %s, activation %d, %s, %s, dx over %d",
                               of->name, turn, element_name(t), (int)c.op.activation,
                               layout_name(c.in), layout_name(c.out), (int)c.over[0].input);

@@ -36,9 +36,9 @@ static norm_case case_of(planish_pass pass, const batch_shape *s, element type, 
     norm_case c = rows_case(pass, PLANISH_LAYER, 1, 1);
     c.ndim = s->ndim;
     memcpy(c.shape, s->size, sizeof s->size);
-    c.reduce_axes = s->reduce;
-    c.affine_axes = s->affine;
-    c.x = c.y = type;
+    c.op.reduce_axes = s->reduce;
+    c.op.affine_axes = s->affine;
+    c.x = c.dx = c.y = type;
     c.weight = c.grad = weight;
     c.stats = F64;
     c.in = c.out = l;
@@ -77,11 +77,11 @@ static void table(int share) {
                         norm_case c = case_of(passes[p], &shapes[s], t,
                                               turn % 3 && t != F64 ? F32 : t, layouts[l]);
                         c.numbers = n;
-                        c.activation = activations[turn / 4 % 5];
+                        c.op.activation = activations[turn / 4 % 5];
                         if (passes[p] == PLANISH_STATISTICS || n == SUBNORMAL)
-                            c.activation = PLANISH_IDENTITY;
-                        c.eps = n == SCALE_TINY && t != F16 ? 1e-70 : 1e-5;
-                        c.weight_offset = turn % 5 == 2;
+                            c.op.activation = PLANISH_IDENTITY;
+                        c.op.eps = n == SCALE_TINY && t != F16 ? 1e-70 : 1e-5;
+                        c.op.weight_offset = turn % 5 == 2;
                         c.full_rank = turn % 4 == 1;
                         c.stats = turn % 6 || t == F64 ? F64 : F32;
                         c.seed = turn + 1;

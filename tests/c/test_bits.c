@@ -87,7 +87,7 @@ static void slice(bundle *b, const norm_case *c, int64_t row, int64_t count) {
     }
     view.dweight = view.dbias = NULL;
     size_t needed = 0;
-    planish_norm_workspace_bytes(&b->op, c->pass, &view, &needed, NULL);
+    planish_norm_workspace_bytes(&b->test.op, c->pass, &view, &needed, NULL);
     guarded workspace = guarded_make(needed, 256);
     char message[512] = "";
     planish_exec exec = {.struct_size = sizeof exec,
@@ -95,7 +95,7 @@ static void slice(bundle *b, const norm_case *c, int64_t row, int64_t count) {
                          .workspace_bytes = needed,
                          .message = message,
                          .message_bytes = sizeof message};
-    planish_status status = planish_norm_run(&b->op, c->pass, &view, &exec);
+    planish_status status = planish_norm_run(&b->test.op, c->pass, &view, &exec);
     expect(status == PLANISH_OK, "%s: %s", planish_status_name(status), message);
     for (part p = 0; p < PARTS; p++) {
         if (!out[p].mapping)
@@ -144,7 +144,7 @@ static void copy_inputs(bundle *to, const bundle *from) {
 /* The path that a bundle's problem takes, as planish_plan_describe names it. */
 static void path_of(bundle *b, char path[32]) {
     planish_plan *plan = NULL;
-    planish_plan_create(&b->op, b->test.pass, &b->tensors, &plan, NULL, 0);
+    planish_plan_create(&b->test.op, b->test.pass, &b->tensors, &plan, NULL, 0);
     planish_plan_describe(plan, path, 32);
     path[strcspn(path, "/")] = 0;
     planish_plan_destroy(plan);
@@ -177,7 +177,7 @@ static void same_as_dense(const norm_case *c) {
 static void in_every_layout(const norm_case *c) {
     norm_case other = *c;
     /* Sums over a channel first, as the rows of channels have them, are others than over a row. */
-    if (c->ndim > 2 && c->reduce_axes != PLANISH_AXIS(1))
+    if (c->ndim > 2 && c->op.reduce_axes != PLANISH_AXIS(1))
         return;
     for (layout l = EXPLICIT; l < LAYOUT_COUNT; l++) {
         other.in = l;
@@ -195,7 +195,7 @@ static void in_more_axes(const norm_case *c) {
     norm_case other = *c;
     other.ndim = 4;
     memcpy(other.shape, (int64_t[]){7, 10, 4, 6}, 4 * sizeof(int64_t));
-    other.reduce_axes = other.affine_axes = PLANISH_AXIS(2) | PLANISH_AXIS(3);
+    other.op.reduce_axes = other.op.affine_axes = PLANISH_AXIS(2) | PLANISH_AXIS(3);
     for (layout l = EXPLICIT; l < LAYOUT_COUNT; l++) {
         other.in = l;
         other.out = layout_is_broadcast(l) ? CHANNELS_LAST : l;
@@ -279,8 +279,8 @@ static void beyond_the_cache(int step) {
                     continue;
                 norm_case c = image_case(pass, PLANISH_LAYER, layer, 3, 96, 128, t ? 256 : 128, 4);
                 c.in = c.out = turn % 2 ? CHANNELS_LAST : DENSE;
-                c.activation = t ? PLANISH_SILU : PLANISH_IDENTITY;
-                c.x = c.y = c.weight = c.grad = types[t];
+                c.op.activation = t ? PLANISH_SILU : PLANISH_IDENTITY;
+                c.x = c.dx = c.y = c.weight = c.grad = types[t];
                 c.seed = (uint64_t)t + 200;
                 every_slice(&c);
             }
@@ -298,7 +298,7 @@ static void beyond_the_cache(int step) {
             const bool beyond = pass == PLANISH_FORWARD && i < 9;
             const int64_t rows = beyond ? (21 << 20) / row_bytes + 3 : sizes[i].rows;
             norm_case c = rows_case(pass, (planish_kind)((i + pass) % 2), rows, sizes[i].cols);
-            c.x = c.y = c.weight = c.grad = sizes[i].type;
+            c.x = c.dx = c.y = c.weight = c.grad = sizes[i].type;
             c.seed = i + 100;
             every_slice(&c);
             if (i < 2) {

@@ -14,13 +14,13 @@ static const planish_pass passes[] = {PLANISH_FORWARD, PLANISH_BACKWARD, PLANISH
 /* A pass over x (N, groups, width, H, W) with all tensors that it may have. */
 static norm_case groups_case(planish_pass pass, element type, int64_t groups, int64_t width) {
     norm_case c = rows_case(pass, PLANISH_LAYER, 1, 1);
-    planish_norm op = planish_group_norm_op(5, c.eps);
+    planish_norm op = planish_group_norm_op(5, c.op.eps);
     const int64_t shape[] = {3, groups, width, 5, 7};
     c.ndim = 5;
     memcpy(c.shape, shape, sizeof shape);
-    c.reduce_axes = op.reduce_axes;
-    c.affine_axes = op.affine_axes;
-    c.x = c.y = c.weight = c.grad = type;
+    c.op.reduce_axes = op.reduce_axes;
+    c.op.affine_axes = op.affine_axes;
+    c.x = c.dx = c.y = c.weight = c.grad = type;
     c.stats = type == F64 ? F64 : F32;
     return c;
 }
@@ -60,7 +60,7 @@ static planish_tensors with_channels(bundle *b, merged storage[PARTS]) {
 static void groups_run(planish_pass pass, element type, int64_t groups, int64_t width, layout l,
                        planish_activation activation) {
     norm_case c = groups_case(pass, type, groups, width);
-    c.activation = pass == PLANISH_BACKWARD_FROM_Y ? PLANISH_IDENTITY : activation;
+    c.op.activation = pass == PLANISH_BACKWARD_FROM_Y ? PLANISH_IDENTITY : activation;
     c.in = c.out = l;
     char text[512], message[512] = "";
     test_case("group_norm_run, layout %s: %s", layout_name(l), case_text(&c, text, sizeof text));
@@ -72,14 +72,14 @@ static void groups_run(planish_pass pass, element type, int64_t groups, int64_t 
         .struct_size = sizeof exec, .message = message, .message_bytes = sizeof message};
     size_t bytes = 0, split_bytes = 1;
     planish_status status =
-        planish_group_norm_workspace_bytes(groups, c.activation, pass, &seen, &bytes, &exec);
+        planish_group_norm_workspace_bytes(groups, c.op.activation, pass, &seen, &bytes, &exec);
     expect(status == PLANISH_OK, "%s: %s", planish_status_name(status), message);
-    planish_norm_workspace_bytes(&b.op, pass, &b.tensors, &split_bytes, &exec);
+    planish_norm_workspace_bytes(&b.test.op, pass, &b.tensors, &split_bytes, &exec);
     expect(bytes == split_bytes, "workspace %zu, that of the operator %zu", bytes, split_bytes);
     b.workspace = guarded_make(bytes, 256);
     exec.workspace = b.workspace.data;
     exec.workspace_bytes = bytes;
-    status = planish_group_norm_run(groups, c.eps, c.activation, pass, &seen, &exec);
+    status = planish_group_norm_run(groups, c.op.eps, c.op.activation, pass, &seen, &exec);
     if (expect(status == PLANISH_OK, "%s: %s", planish_status_name(status), message))
         bundle_check(&b);
     bundle_free(&b);
@@ -90,7 +90,7 @@ static void groups_in_line(int64_t groups, int64_t width, planish_activation act
     char text[512];
     for (int i = 0; i < 2; i++) {
         norm_case c = groups_case(passes[i], F32, groups, width);
-        c.activation = activation;
+        c.op.activation = activation;
         test_case("group_norm_%s: %s", i ? "backward" : "forward",
                   case_text(&c, text, sizeof text));
         bundle b;
@@ -98,15 +98,15 @@ static void groups_in_line(int64_t groups, int64_t width, planish_activation act
         merged storage[PARTS];
         planish_tensors t = with_channels(&b, storage);
         size_t bytes = 0;
-        planish_group_norm_workspace_bytes(groups, c.activation, passes[i], &t, &bytes, NULL);
+        planish_group_norm_workspace_bytes(groups, c.op.activation, passes[i], &t, &bytes, NULL);
         b.workspace = guarded_make(bytes, 256);
         planish_exec exec = {
             .struct_size = sizeof exec, .workspace = b.workspace.data, .workspace_bytes = bytes};
         planish_status status =
-            i ? planish_group_norm_backward(groups, c.activation, t.dy, t.x, t.mean, t.rstd,
+            i ? planish_group_norm_backward(groups, c.op.activation, t.dy, t.x, t.mean, t.rstd,
                                             t.weight, t.bias, t.dx, t.dweight, t.dbias, &exec)
-              : planish_group_norm_forward(groups, c.eps, c.activation, t.x, t.weight, t.bias, t.y,
-                                           t.mean, t.rstd, &exec);
+              : planish_group_norm_forward(groups, c.op.eps, c.op.activation, t.x, t.weight, t.bias,
+                                           t.y, t.mean, t.rstd, &exec);
         if (expect(status == PLANISH_OK, "%s", planish_status_name(status)))
             bundle_check(&b);
         bundle_free(&b);
@@ -120,7 +120,7 @@ static void channels_in_line(planish_kind kind, layout l) {
         const int64_t shape[] = {2, 19, 5, 3};
         c.ndim = 4;
         memcpy(c.shape, shape, sizeof shape);
-        c.reduce_axes = c.affine_axes = PLANISH_AXIS(1);
+        c.op.reduce_axes = c.op.affine_axes = PLANISH_AXIS(1);
         c.in = c.out = l;
         test_case("channel_norm_%s: %s", i ? "backward" : "forward",
                   case_text(&c, text, sizeof text));
@@ -129,14 +129,14 @@ static void channels_in_line(planish_kind kind, layout l) {
         const planish_tensors *t = &b.tensors;
         planish_exec exec = {
             .struct_size = sizeof exec, .message = message, .message_bytes = sizeof message};
-        planish_norm_workspace_bytes(&b.op, passes[i], t, &exec.workspace_bytes, &exec);
+        planish_norm_workspace_bytes(&b.test.op, passes[i], t, &exec.workspace_bytes, &exec);
         b.workspace = guarded_make(exec.workspace_bytes, 256);
         exec.workspace = b.workspace.data;
         planish_status status =
             i ? planish_channel_norm_backward(kind, t->dy, t->x, t->mean, t->rstd, t->weight, t->dx,
                                               t->dweight, t->dbias, &exec)
-              : planish_channel_norm_forward(kind, c.eps, t->x, t->weight, t->bias, t->y, t->mean,
-                                             t->rstd, &exec);
+              : planish_channel_norm_forward(kind, c.op.eps, t->x, t->weight, t->bias, t->y,
+                                             t->mean, t->rstd, &exec);
         if (expect(status == PLANISH_OK, "%s: %s", planish_status_name(status), message))
             bundle_check(&b);
         bundle_free(&b);

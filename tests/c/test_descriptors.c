@@ -31,30 +31,30 @@ static DLTensor *part_of(call *c, part p) {
 
 static void op_null(call *c) { c->op = NULL; }
 static void tensors_null(call *c) { c->tensors = NULL; }
-static void op_size_0(call *c) { c->bundle.op.struct_size = 0; }
-static void op_size_small(call *c) { c->bundle.op.struct_size = 40; }
+static void op_size_0(call *c) { c->bundle.test.op.struct_size = 0; }
+static void op_size_small(call *c) { c->bundle.test.op.struct_size = 40; }
 static void tensors_size_0(call *c) { c->bundle.tensors.struct_size = 0; }
 static void exec_size_1(call *c) { c->exec.struct_size = 1; }
-static void kind_7(call *c) { c->bundle.op.kind = (planish_kind)7; }
-static void kind_3(call *c) { c->bundle.op.kind = (planish_kind)3; }
+static void kind_7(call *c) { c->bundle.test.op.kind = (planish_kind)7; }
+static void kind_3(call *c) { c->bundle.test.op.kind = (planish_kind)3; }
 static void pass_9(call *c) { c->bundle.test.pass = (planish_pass)9; }
 static void pass_negative(call *c) { c->bundle.test.pass = (planish_pass)-1; }
-static void activation_7(call *c) { c->bundle.op.activation = (planish_activation)7; }
-static void activation_negative(call *c) { c->bundle.op.activation = (planish_activation)-1; }
-static void activation_silu(call *c) { c->bundle.op.activation = PLANISH_SILU; }
+static void activation_7(call *c) { c->bundle.test.op.activation = (planish_activation)7; }
+static void activation_negative(call *c) { c->bundle.test.op.activation = (planish_activation)-1; }
+static void activation_silu(call *c) { c->bundle.test.op.activation = PLANISH_SILU; }
 static void bias_given(call *c) { c->bundle.tensors.bias = c->bundle.tensors.dbias; }
-static void offset_2(call *c) { c->bundle.op.weight_offset = 2; }
-static void offset_negative(call *c) { c->bundle.op.weight_offset = -1; }
-static void eps_nan(call *c) { c->bundle.op.eps = NAN; }
-static void eps_infinite(call *c) { c->bundle.op.eps = INFINITY; }
-static void reduce_nothing(call *c) { c->bundle.op.reduce_axes = 0; }
-static void reduce_axis_2(call *c) { c->bundle.op.reduce_axes = PLANISH_AXIS(2); }
-static void reduce_axis_63(call *c) { c->bundle.op.reduce_axes |= PLANISH_AXIS(63); }
-static void affine_axis_5(call *c) { c->bundle.op.affine_axes = PLANISH_AXIS(5); }
-static void normalized_too_many(call *c) { c->bundle.op = planish_layer_norm_op(2, 3, 1e-5); }
-static void normalized_none(call *c) { c->bundle.op = planish_layer_norm_op(2, 0, 1e-5); }
-static void normalized_negative(call *c) { c->bundle.op = planish_rms_norm_op(2, -1, 1e-5); }
-static void ndim_too_large(call *c) { c->bundle.op = planish_layer_norm_op(1000, 1, 1e-5); }
+static void offset_2(call *c) { c->bundle.test.op.weight_offset = 2; }
+static void offset_negative(call *c) { c->bundle.test.op.weight_offset = -1; }
+static void eps_nan(call *c) { c->bundle.test.op.eps = NAN; }
+static void eps_infinite(call *c) { c->bundle.test.op.eps = INFINITY; }
+static void reduce_nothing(call *c) { c->bundle.test.op.reduce_axes = 0; }
+static void reduce_axis_2(call *c) { c->bundle.test.op.reduce_axes = PLANISH_AXIS(2); }
+static void reduce_axis_63(call *c) { c->bundle.test.op.reduce_axes |= PLANISH_AXIS(63); }
+static void affine_axis_5(call *c) { c->bundle.test.op.affine_axes = PLANISH_AXIS(5); }
+static void normalized_too_many(call *c) { c->bundle.test.op = planish_layer_norm_op(2, 3, 1e-5); }
+static void normalized_none(call *c) { c->bundle.test.op = planish_layer_norm_op(2, 0, 1e-5); }
+static void normalized_negative(call *c) { c->bundle.test.op = planish_rms_norm_op(2, -1, 1e-5); }
+static void ndim_too_large(call *c) { c->bundle.test.op = planish_layer_norm_op(1000, 1, 1e-5); }
 static void x_missing(call *c) { c->bundle.tensors.x = NULL; }
 static void y_missing(call *c) { c->bundle.tensors.y = NULL; }
 static void mean_missing(call *c) { c->bundle.tensors.mean = NULL; }
@@ -276,7 +276,7 @@ static void call_make(call *c, planish_pass pass, planish_kind kind) {
     c->exec = (planish_exec){.struct_size = sizeof c->exec,
                              .workspace = c->bundle.workspace.data,
                              .workspace_bytes = c->bundle.workspace.bytes};
-    c->op = &c->bundle.op;
+    c->op = &c->bundle.test.op;
     c->tensors = &c->bundle.tensors;
 }
 

@@ -56,7 +56,7 @@ static void plan_without_memory(void) {
         planish_plan *const none = (planish_plan *)&b, *plan = none;
         char message[256] = "";
         reset(turn);
-        planish_status status = planish_plan_create(&b.op, PLANISH_BACKWARD, &b.tensors, &plan,
+        planish_status status = planish_plan_create(&b.test.op, PLANISH_BACKWARD, &b.tensors, &plan,
                                                     message, sizeof message);
         calls = allocations;
         if (calls < turn) { /* that many were not asked for: nothing was refused */
@@ -118,19 +118,19 @@ static void nothing_while_running(void) {
                 if (view == 2) { /* the middle one of three axes */
                     c.ndim = 3;
                     memcpy(c.shape, (int64_t[]){6, 40, 9}, 3 * sizeof(int64_t));
-                    c.reduce_axes = c.affine_axes = PLANISH_AXIS(1);
+                    c.op.reduce_axes = c.op.affine_axes = PLANISH_AXIS(1);
                 }
                 test_case("no allocation while it runs: %s", case_text(&c, text, sizeof text));
                 bundle b;
                 bundle_make(&b, &c);
                 size_t bytes = 0;
-                planish_norm_workspace_bytes(&b.op, pass, &b.tensors, &bytes, NULL);
+                planish_norm_workspace_bytes(&b.test.op, pass, &b.tensors, &bytes, NULL);
                 b.workspace = guarded_make(bytes, 256);
                 planish_exec exec = exec_backwards();
                 exec.workspace = b.workspace.data;
                 exec.workspace_bytes = bytes;
                 reset(0);
-                planish_status status = planish_norm_run(&b.op, pass, &b.tensors, &exec);
+                planish_status status = planish_norm_run(&b.test.op, pass, &b.tensors, &exec);
                 long asked = allocations;
                 expect(status == PLANISH_OK, "%s", planish_status_name(status));
                 expect(asked == 0, "%ld allocations", asked);

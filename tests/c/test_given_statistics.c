@@ -49,8 +49,9 @@ static void next_kind(norm_case c) {
     if (c.stats == F16 && (c.numbers == SCALE_BIG || c.numbers == SCALE_MIXED))
         c.numbers = NORMAL;
     /* Else rstd would be infinite. */
-    c.eps = c.numbers == SCALE_TINY && wide && c.shape[1] > 1 && c.shape[c.ndim - 1] > 1 ? 0 : 1e-5;
-    c.weight_offset = turn / 3 % 2;
+    c.op.eps =
+        c.numbers == SCALE_TINY && wide && c.shape[1] > 1 && c.shape[c.ndim - 1] > 1 ? 0 : 1e-5;
+    c.op.weight_offset = turn / 3 % 2;
     run_one(c);
 }
 
@@ -59,9 +60,9 @@ static void each_dtype(norm_case c, int count) {
     for (int t = 0; t < 4; t++)
         for (int s = 0; s < 4; s++)
             for (int k = 0; k < count; k++) {
-                c.x = c.y = c.weight = c.grad = types[t];
+                c.x = c.dx = c.y = c.weight = c.grad = types[t];
                 c.stats = types[s];
-                c.has = rows_case(c.pass, c.kind, 1, 1).has;
+                c.has = rows_case(c.pass, c.op.kind, 1, 1).has;
                 if (made % 7 == 3)
                     c.weight = c.grad = types[t] == F64 ? F64 : F32;
                 if (made % 11 == 5)
@@ -89,14 +90,14 @@ static void gathered(void) {
     for (int i = 0; i < 5; i++)
         for (int f = PLANISH_IDENTITY; f <= PLANISH_GELU_TANH; f++) {
             norm_case c = rows_case(PLANISH_BACKWARD, PLANISH_LAYER, 7, i % 2 ? 130 : 1100);
-            c.activation = (planish_activation)f;
+            c.op.activation = (planish_activation)f;
             c.in = layouts[i];
             c.out = DENSE;
             each_dtype(c, 1);
         }
     for (int t = 0; t < 4; t++) { /* y and dy are not of x's dtype */
         norm_case c = rows_case(PLANISH_BACKWARD, PLANISH_LAYER, 9, 77);
-        c.x = types[t];
+        c.x = c.dx = types[t];
         c.y = c.weight = types[(t + 1) % 4];
         c.grad = types[(t + 2) % 4];
         for (int k = 0; k < KINDS; k++)
@@ -117,7 +118,7 @@ static void images(void) {
                 for (int f = PLANISH_IDENTITY; f <= PLANISH_GELU_TANH; f++) {
                     norm_case c = image_case(PLANISH_BACKWARD, PLANISH_LAYER, layer, 2,
                                              s % 2 ? 12 : 36, sides[s][0], sides[s][1], 4);
-                    c.activation = (planish_activation)f;
+                    c.op.activation = (planish_activation)f;
                     c.in = layouts[l][0];
                     c.out = layouts[l][1];
                     each_dtype(c, 1);
@@ -134,10 +135,10 @@ static void jumps(void) {
         for (image_layer layer = CHANNEL_NORM; layer < IMAGE_LAYERS; layer++)
             for (int last = 0; last < 2; last++) {
                 norm_case c = rows_case(PLANISH_BACKWARD, PLANISH_LAYER, 7, last ? 130 : 1100);
-                c.activation = (planish_activation)f;
+                c.op.activation = (planish_activation)f;
                 each_dtype(c, 1);
                 c = image_case(PLANISH_BACKWARD, PLANISH_LAYER, layer, 2, 12, 5, 3, 4);
-                c.activation = (planish_activation)f;
+                c.op.activation = (planish_activation)f;
                 c.in = c.out = last ? CHANNELS_LAST : DENSE;
                 each_dtype(c, 1);
             }

@@ -27,7 +27,7 @@ static void grid_case(norm_case c) {
     if (only ? ++made != only : made++ % share)
         return;
     c.seed = (uint64_t)made;
-    if (c.kind == PLANISH_L2 && made / share % 4 < 2 && c.eps == 1e-5)
+    if (c.op.kind == PLANISH_L2 && made / share % 4 < 2 && c.op.eps == 1e-5)
         case_set_length(&c);
     planish_exec exec = exec_backwards();
     run_case(&c, made / share % 2 ? &exec : NULL);
@@ -82,7 +82,7 @@ static void each_mix(norm_case c) {
         /* The whole product is for the full run; this step meets every pair. */
         if (!full && mix % 5)
             continue;
-        c.x = types[mix % 4];
+        c.x = c.dx = types[mix % 4];
         c.y = types[mix / 4 % 4];
         c.weight = types[mix / 16 % 4];
         c.grad = types[mix / 64 % 4];
@@ -107,7 +107,7 @@ static void each_subset(norm_case c) {
         bool backward = c.pass == PLANISH_BACKWARD || c.pass == PLANISH_BACKWARD_FROM_Y;
         if (backward && !(c.has & (HAS(DX) | HAS(DWEIGHT) | HAS(DBIAS))))
             continue;
-        for (c.weight_offset = 0; c.weight_offset <= 1; c.weight_offset++)
+        for (c.op.weight_offset = 0; c.op.weight_offset <= 1; c.op.weight_offset++)
             grid_case(c);
     }
 }
@@ -147,8 +147,8 @@ static void each_layout_of_4(norm_case c) {
     c.ndim = 4;
     memcpy(c.shape, shape, sizeof shape);
     for (size_t i = 0; i < sizeof views / sizeof *views; i++) {
-        c.reduce_axes = views[i].reduce;
-        c.affine_axes = views[i].affine;
+        c.op.reduce_axes = views[i].reduce;
+        c.op.affine_axes = views[i].affine;
         each_layout(c);
     }
 }
@@ -164,9 +164,9 @@ static void each_axes(norm_case c) {
     static const int64_t shape[] = {3, 2, 5, 4};
     c.ndim = 4;
     memcpy(c.shape, shape, sizeof shape);
-    for (c.reduce_axes = 1; c.reduce_axes < 16; c.reduce_axes++)
-        for (c.affine_axes = 0; c.affine_axes < 16; c.affine_axes++) {
-            case_set_types(&c, types[(c.reduce_axes + c.affine_axes) % 4]);
+    for (c.op.reduce_axes = 1; c.op.reduce_axes < 16; c.op.reduce_axes++)
+        for (c.op.affine_axes = 0; c.op.affine_axes < 16; c.op.affine_axes++) {
+            case_set_types(&c, types[(c.op.reduce_axes + c.op.affine_axes) % 4]);
             grid_case(c);
         }
 }
@@ -179,13 +179,13 @@ static void each_number(norm_case c) {
     static const double epsilons[] = {0, 1e-12, 1e-5, 0.3, -0.1};
     for (c.numbers = 0; c.numbers < NUMBERS_COUNT; c.numbers++)
         for (size_t e = 0; e < sizeof epsilons / sizeof *epsilons; e++) {
-            c.eps = epsilons[e];
+            c.op.eps = epsilons[e];
             /* No variance and no eps: the formula divides by 0. */
             bool flat = c.numbers == CONSTANT || c.shape[1] == 1 || c.numbers == SUBNORMAL;
-            if (flat && c.eps <= 0)
+            if (flat && c.op.eps <= 0)
                 continue;
             /* The variance of a few numbers may come close to -eps: no digit of the sum is left. */
-            if (c.eps < 0 && c.shape[1] < 33)
+            if (c.op.eps < 0 && c.shape[1] < 33)
                 continue;
             /* The mean of subnormal f64 has no digits that f64 could hold. */
             for (int t = 0; t < (c.numbers == SUBNORMAL ? 3 : 4); t++) {
@@ -220,7 +220,7 @@ static void each_image(image_layer layer, int64_t batch, int64_t channels, int64
                     c.weight = c.grad = types[t] == F64 ? F64 : F32;
                 c.in = layouts[turn % 6][0];
                 c.out = layouts[turn % 6][1];
-                c.weight_offset = turn / 2 % 2;
+                c.op.weight_offset = turn / 2 % 2;
                 grid_case(c);
                 c.in = c.out = turn / 2 % 2 ? CHANNELS_LAST : DENSE;
                 c.numbers = (numbers)(turn % NUMBERS_COUNT);
@@ -230,7 +230,7 @@ static void each_image(image_layer layer, int64_t batch, int64_t channels, int64
                  */
                 if (pass == PLANISH_STATISTICS && c.numbers == CONSTANT)
                     c.numbers = NORMAL;
-                c.eps = c.numbers == SCALE_TINY ? 0 : 1e-5;
+                c.op.eps = c.numbers == SCALE_TINY ? 0 : 1e-5;
                 c.has &= ~(turn % 3 ? 0 : HAS(WEIGHT) | HAS(DBIAS));
                 grid_case(c);
             }
@@ -266,23 +266,23 @@ static void each_of(norm_case c, planish_activation first, planish_activation la
                                         {DENSE, CHANNELS_LAST},
                                         {PADDED, MISALIGNED}};
     for (planish_kind kind = first_kind; kind <= last_kind; kind++)
-        for (c.activation = first; c.activation <= last; c.activation++)
+        for (c.op.activation = first; c.op.activation <= last; c.op.activation++)
             for (int t = 0; t < 4; t++) {
                 const int64_t turn = made / 2;
-                c.kind = kind;
+                c.op.kind = kind;
                 case_set_types(&c, types[t]);
                 if (turn % 5 == 4)
                     c.weight = c.grad = types[t] == F64 ? F64 : F32;
                 c.in = layouts[turn % 4][0];
                 c.out = layouts[turn % 4][1];
-                c.weight_offset = turn / 2 % 2;
+                c.op.weight_offset = turn / 2 % 2;
                 c.numbers = NORMAL;
                 c.stats = turn % 3 ? c.stats : F64;
                 grid_case(c);
                 /* Subnormal f64, and what of m2 cancels, as in each_image. */
                 c.numbers = (numbers)(turn % SUBNORMAL);
                 /* One number has no variance. */
-                c.eps = c.numbers == SCALE_TINY && c.shape[c.ndim - 1] > 1 ? 0 : 1e-5;
+                c.op.eps = c.numbers == SCALE_TINY && c.shape[c.ndim - 1] > 1 ? 0 : 1e-5;
                 c.has = rows_case(c.pass, kind, 1, 1).has;
                 c.has &= ~(turn % 3 ? 0 : turn % 2 ? HAS(WEIGHT) | HAS(BIAS) : HAS(BIAS) | HAS(DX));
                 grid_case(c);

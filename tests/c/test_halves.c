@@ -17,7 +17,7 @@ static void run_one(norm_case c) {
     c.seed = (uint64_t)++made;
     c.given = given[made % 4];
     c.distance = 1;
-    c.weight_offset = made / 4 % 2;
+    c.op.weight_offset = made / 4 % 2;
     if (made % 5 == 3)
         c.has &= ~HAS(WEIGHT);
     if (made % 7 == 2)
@@ -36,7 +36,7 @@ static void both_halves(norm_case c) {
     c.has |= HAS(C1) | HAS(C2);
     for (planish_kind kind = first_kind; kind <= last_kind; kind++)
         for (int half = 0; half < 2; half++) {
-            c.kind = kind;
+            c.op.kind = kind;
             if (kind == PLANISH_L2 && made % 4 < 2)
                 case_set_length(&c);
             c.pass = half ? PLANISH_BACKWARD : PLANISH_BACKWARD_STATISTICS;
@@ -51,7 +51,7 @@ static void rows(void) {
         for (int t = 0; t < 4; t++)
             for (int s = 0; s < 2; s++) {
                 norm_case c = rows_case(0, 0, t % 2 ? 3 : 37, cols[i]);
-                c.x = c.y = c.weight = c.grad = types[t];
+                c.x = c.dx = c.y = c.weight = c.grad = types[t];
                 c.stats = s || types[t] == F64 ? F64 : F32;
                 if (s && types[t] != F64)
                     c.weight = c.grad = F32;
@@ -65,7 +65,7 @@ static void layouts(void) {
     for (int i = 0; i < 5; i++)
         for (int t = 0; t < 4; t++) {
             norm_case c = rows_case(0, 0, 7, i % 2 ? 130 : 1100);
-            c.x = types[t];
+            c.x = c.dx = types[t];
             c.y = c.weight = types[(t + i) % 4];
             c.grad = types[(t + 1) % 4];
             c.stats = F64;
@@ -124,7 +124,7 @@ static void run_part(bundle *b, planish_pass pass, int64_t begin, int64_t end, c
                          .weight = cut(&view[2], b->tensors.weight, begin, end),
                          .mean = b->tensors.mean,
                          .rstd = b->tensors.rstd,
-                         .c1 = b->test.kind == PLANISH_LAYER ? c1 : NULL,
+                         .c1 = b->test.op.kind == PLANISH_LAYER ? c1 : NULL,
                          .c2 = c2};
     if (pass == PLANISH_BACKWARD_STATISTICS) {
         t.dweight = cut(&view[3], b->tensors.dweight, begin, end);
@@ -135,10 +135,10 @@ static void run_part(bundle *b, planish_pass pass, int64_t begin, int64_t end, c
     char message[512] = "";
     planish_exec exec = {.struct_size = sizeof exec, .message = message, .message_bytes = 512};
     size_t bytes = 0;
-    expect(!planish_norm_workspace_bytes(&b->op, pass, &t, &bytes, &exec), "%s", message);
+    expect(!planish_norm_workspace_bytes(&b->test.op, pass, &t, &bytes, &exec), "%s", message);
     exec.workspace = bytes ? aligned_alloc(64, (bytes + 63) / 64 * 64) : NULL;
     exec.workspace_bytes = bytes;
-    expect(!planish_norm_run(&b->op, pass, &t, &exec), "%s", message);
+    expect(!planish_norm_run(&b->test.op, pass, &t, &exec), "%s", message);
     free(exec.workspace);
 }
 
@@ -147,7 +147,7 @@ static void parts(planish_kind kind, element type, int64_t cols, const int64_t e
     enum { ROWS = 19 };
     norm_case c = rows_case(PLANISH_BACKWARD, kind, ROWS, cols);
     char text[512];
-    c.x = c.y = c.weight = c.grad = type;
+    c.x = c.dx = c.y = c.weight = c.grad = type;
     c.stats = F64;
     c.numbers = MEAN_100;
     c.seed = (uint64_t)++made;
@@ -215,7 +215,7 @@ static void refused(void) {
         test_case("refused: %s", calls[i].words);
         bundle b;
         bundle_make(&b, &c);
-        b.op.activation = calls[i].activation;
+        b.test.op.activation = calls[i].activation;
         if (calls[i].without != PARTS)
             *tensors_field(&b.tensors, calls[i].without) = NULL;
         const planish_status status = bundle_run(&b, NULL, message, sizeof message);

@@ -34,7 +34,7 @@ static void every_cpu(const norm_case *c) {
     test_case("every CPU: %s", case_text(c, text, sizeof text));
     bundle b;
     bundle_make(&b, c);
-    expect_same_on_every_cpu(&b.op, c->pass, &b.tensors, digest_of, &b);
+    expect_same_on_every_cpu(&b.test.op, c->pass, &b.tensors, digest_of, &b);
     bundle_free(&b);
 }
 
@@ -50,11 +50,11 @@ static void rows(void) {
             for (planish_pass pass = PLANISH_FORWARD; pass <= PLANISH_BACKWARD; pass++, turn++) {
                 const int64_t count = 16384 / cols[i] < 100 ? 16384 / cols[i] + 10 : 110;
                 norm_case c = rows_case(pass, (planish_kind)(turn / 2 % 2), count, cols[i]);
-                c.x = c.y = c.weight = c.grad = types[t];
+                c.x = c.dx = c.y = c.weight = c.grad = types[t];
                 c.stats = types[t] == F64 ? F64 : F32;
                 c.seed = (uint64_t)turn;
                 every_cpu(&c);
-                c.activation = (planish_activation)(PLANISH_SILU + turn / 4 % 4);
+                c.op.activation = (planish_activation)(PLANISH_SILU + turn / 4 % 4);
                 every_cpu(&c);
             }
 }
@@ -72,10 +72,10 @@ static void images(void) {
                     norm_case c = image_case(pass, PLANISH_LAYER, layer, 3, shapes[i].channels,
                                              shapes[i].height, shapes[i].width, shapes[i].groups);
                     c.in = c.out = turn / 2 % 2 ? CHANNELS_LAST : DENSE;
-                    c.activation = turn % 5 == 0   ? PLANISH_SILU
-                                   : turn % 5 == 2 ? PLANISH_GELU
-                                                   : PLANISH_IDENTITY;
-                    c.x = c.y = c.weight = c.grad = types[t];
+                    c.op.activation = turn % 5 == 0   ? PLANISH_SILU
+                                      : turn % 5 == 2 ? PLANISH_GELU
+                                                      : PLANISH_IDENTITY;
+                    c.x = c.dx = c.y = c.weight = c.grad = types[t];
                     c.stats = types[t] == F64 ? F64 : F32;
                     c.seed = (uint64_t)turn;
                     every_cpu(&c);

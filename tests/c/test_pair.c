@@ -20,7 +20,7 @@ static void expect_kept(const bundle *b, unsigned char *const kept[PARTS], const
 }
 
 static planish_status run_by_tensors(bundle b[2], const planish_exec *exec) {
-    return planish_norm_pair_run(&b[0].op, b[0].test.pass, &b[0].tensors, &b[1].tensors, exec);
+    return planish_norm_pair_run(&b[0].test.op, b[0].test.pass, &b[0].tensors, &b[1].tensors, exec);
 }
 
 static planish_status run_by_plans(bundle b[2], const planish_exec *exec) {
@@ -33,7 +33,7 @@ static planish_status run_by_plans(bundle b[2], const planish_exec *exec) {
             const DLTensor *t = *tensors_field(&b[i].tensors, p);
             *buffers_field(&buffers[i], p) = t ? (char *)t->data + t->byte_offset : NULL;
         }
-        status = planish_plan_create(&b[i].op, b[i].test.pass, &b[i].tensors, &plan[i],
+        status = planish_plan_create(&b[i].test.op, b[i].test.pass, &b[i].tensors, &plan[i],
                                      exec->message, exec->message_bytes);
     }
     if (!status) {
@@ -65,8 +65,8 @@ static void check_pair(const norm_case *first, const norm_case *second) {
     }
     planish_exec exec = {.struct_size = sizeof exec, .message = text, .message_bytes = sizeof text};
     size_t bytes = 0;
-    planish_status status = planish_norm_pair_workspace_bytes(&b[0].op, first->pass, &b[0].tensors,
-                                                              &b[1].tensors, &bytes, &exec);
+    planish_status status = planish_norm_pair_workspace_bytes(
+        &b[0].test.op, first->pass, &b[0].tensors, &b[1].tensors, &bytes, &exec);
     expect(status == PLANISH_OK, "workspace: %s", text);
     guarded room = guarded_make(bytes, 256);
     exec.workspace = bytes ? room.data : NULL;
@@ -94,9 +94,9 @@ static norm_case heads_case(planish_pass pass, planish_kind kind, int64_t heads,
     c.shape[0] = 19;
     c.shape[1] = heads;
     c.shape[2] = cols;
-    c.reduce_axes = 4;
-    c.affine_axes = own ? 6 : 4;
-    c.x = c.y = c.weight = c.grad = type;
+    c.op.reduce_axes = 4;
+    c.op.affine_axes = own ? 6 : 4;
+    c.x = c.dx = c.y = c.weight = c.grad = type;
     c.stats = type == F64 ? F64 : F32;
     c.in = PACKED;
     c.seed = (uint64_t)(1 + heads * cols);
@@ -161,7 +161,7 @@ static void old_struct(bundle b[2], planish_exec *exec) {
 }
 static void odd_kind(bundle b[2], planish_exec *exec) {
     (void)exec;
-    b[0].op.kind = (planish_kind)7;
+    b[0].test.op.kind = (planish_kind)7;
 }
 static void little_workspace(bundle b[2], planish_exec *exec) {
     (void)b;
@@ -201,8 +201,8 @@ static void check_errors(void) {
             bundle_keep_outputs(&b[j], kept[j]);
         planish_exec exec = {
             .struct_size = sizeof exec, .message = text, .message_bytes = sizeof text};
-        planish_norm_pair_workspace_bytes(&b[0].op, PLANISH_BACKWARD, &b[0].tensors, &b[1].tensors,
-                                          &exec.workspace_bytes, &exec);
+        planish_norm_pair_workspace_bytes(&b[0].test.op, PLANISH_BACKWARD, &b[0].tensors,
+                                          &b[1].tensors, &exec.workspace_bytes, &exec);
         expect(exec.workspace_bytes > 0, "no workspace to ask for");
         char *const room = aligned_alloc(256, (exec.workspace_bytes + 511) / 256 * 256);
         exec.workspace = room;
@@ -224,7 +224,7 @@ static void check_errors(void) {
     bundle b;
     size_t bytes;
     bundle_make(&b, &q);
-    expect(planish_norm_pair_run(&b.op, q.pass, &b.tensors, NULL, &exec) ==
+    expect(planish_norm_pair_run(&b.test.op, q.pass, &b.tensors, NULL, &exec) ==
                    PLANISH_ERROR_NULL_POINTER &&
                !strcmp(text, "second is NULL; wanted a planish_tensors"),
            "found: %s", text);
@@ -232,11 +232,11 @@ static void check_errors(void) {
                    PLANISH_ERROR_NULL_POINTER &&
                !strcmp(text, "op is NULL; wanted a planish_norm"),
            "found: %s", text);
-    expect(planish_norm_pair_workspace_bytes(&b.op, q.pass, &b.tensors, &b.tensors, NULL, &exec) ==
-                   PLANISH_ERROR_NULL_POINTER &&
+    expect(planish_norm_pair_workspace_bytes(&b.test.op, q.pass, &b.tensors, &b.tensors, NULL,
+                                             &exec) == PLANISH_ERROR_NULL_POINTER &&
                !strncmp(text, "bytes is NULL", 13),
            "found: %s", text);
-    expect(planish_norm_pair_workspace_bytes(&b.op, q.pass, NULL, &b.tensors, &bytes, &exec) ==
+    expect(planish_norm_pair_workspace_bytes(&b.test.op, q.pass, NULL, &b.tensors, &bytes, &exec) ==
                    PLANISH_ERROR_NULL_POINTER &&
                !strncmp(text, "first is NULL", 13),
            "found: %s", text);

@@ -15,8 +15,8 @@ static void workspace(void) {
         bundle_make(&b, &base);
         size_t needed = 0;
         test_case("workspace of one byte too few, misaligned or missing is refused");
-        expect(planish_norm_workspace_bytes(&b.op, PLANISH_BACKWARD, &b.tensors, &needed, NULL) ==
-                   PLANISH_OK,
+        expect(planish_norm_workspace_bytes(&b.test.op, PLANISH_BACKWARD, &b.tensors, &needed,
+                                            NULL) == PLANISH_OK,
                "no size");
         b.workspace = guarded_make(needed + 512, 256);
         char message[512];
@@ -30,7 +30,8 @@ static void workspace(void) {
             message[0] = 0;
             exec.workspace = wrong[i].null ? NULL : b.workspace.data + wrong[i].offset;
             exec.workspace_bytes = wrong[i].bytes;
-            planish_status status = planish_norm_run(&b.op, PLANISH_BACKWARD, &b.tensors, &exec);
+            planish_status status =
+                planish_norm_run(&b.test.op, PLANISH_BACKWARD, &b.tensors, &exec);
             expect(status == PLANISH_ERROR_WORKSPACE, "%zu: %s", i, planish_status_name(status));
             expect(strstr(message, "workspace"), "%zu: the message is '%s'", i, message);
             for (part p = DX; p <= DBIAS; p++)
@@ -50,7 +51,8 @@ static void plan_buffers(void) {
         .struct_size = sizeof exec, .message = message, .message_bytes = sizeof message};
     planish_plan *plan = NULL;
     test_case("plan_create makes a plan");
-    expect(planish_plan_create(&b.op, PLANISH_FORWARD, &b.tensors, &plan, NULL, 0) == PLANISH_OK &&
+    expect(planish_plan_create(&b.test.op, PLANISH_FORWARD, &b.tensors, &plan, NULL, 0) ==
+                   PLANISH_OK &&
                plan,
            "no plan");
     planish_buffers good = {.struct_size = sizeof good};
@@ -116,13 +118,14 @@ static void plan_buffers(void) {
 /* What planish_norm_supports says: OK and nothing, or a reason; of no data, too. */
 static void expect_support(bundle *b, planish_pass pass, bool general) {
     char why[512] = "";
-    const planish_status found = planish_norm_supports(&b->op, pass, &b->tensors, why, sizeof why);
+    const planish_status found =
+        planish_norm_supports(&b->test.op, pass, &b->tensors, why, sizeof why);
     expect(found == (general ? PLANISH_ERROR_NO_FAST_KERNEL : PLANISH_OK), "supports: %s",
            planish_status_name(found));
     expect(general == (strlen(why) > 20), "supports says '%s'", why);
-    expect(planish_norm_supports(&b->op, pass, &b->tensors, NULL, 0) == found,
+    expect(planish_norm_supports(&b->test.op, pass, &b->tensors, NULL, 0) == found,
            "supports: another status without room for a message");
-    expect(planish_norm_supports(&b->op, 9, &b->tensors, why, sizeof why) ==
+    expect(planish_norm_supports(&b->test.op, 9, &b->tensors, why, sizeof why) ==
                    PLANISH_ERROR_ARGUMENT &&
                strstr(why, "pass is 9"),
            "supports says '%s' of pass 9", why);
@@ -165,21 +168,21 @@ static void path_of(const struct image_path *image, planish_pass pass, element t
     const int64_t *n = image->shape[0] ? image->shape : usual;
     norm_case c =
         image_case(pass, PLANISH_LAYER, image->layer, n[0], n[1], n[2], n[3], image->groups);
-    c.x = c.y = c.weight = c.grad = type;
+    c.x = c.dx = c.y = c.weight = c.grad = type;
     c.in = image->in;
     c.out = image->out;
-    c.activation = strstr(image->name, "+silu")   ? PLANISH_SILU
-                   : strstr(image->name, "+relu") ? PLANISH_RELU
-                                                  : PLANISH_IDENTITY;
+    c.op.activation = strstr(image->name, "+silu")   ? PLANISH_SILU
+                      : strstr(image->name, "+relu") ? PLANISH_RELU
+                                                     : PLANISH_IDENTITY;
     test_case("%s takes the path '%s' (pass %d, %s)", image->name, image->path, pass,
               element_name(type));
     bundle b;
     bundle_make(&b, &c);
     planish_plan *plan = NULL;
     char line[256];
-    planish_plan_create(&b.op, pass, &b.tensors, &plan, NULL, 0);
+    planish_plan_create(&b.test.op, pass, &b.tensors, &plan, NULL, 0);
     planish_plan_describe(plan, line, sizeof line);
-    expect(!c.activation == !strchr(line, '+'), "%s", line);
+    expect(!c.op.activation == !strchr(line, '+'), "%s", line);
     line[strcspn(line, "/")] = 0;
     expect(!strcmp(line, image->path), "it takes '%s'", line);
     const bool general = !strcmp(line, "planes") || !strcmp(line, "strided");
@@ -200,14 +203,14 @@ static void paths(void) {
 static void no_affine(void) {
     test_case("weight standardization is dense rows");
     norm_case c = image_case(PLANISH_FORWARD, PLANISH_LAYER, CHANNEL_NORM, 8, 4, 3, 3, 1);
-    c.reduce_axes = 0xe;
-    c.affine_axes = 0;
+    c.op.reduce_axes = 0xe;
+    c.op.affine_axes = 0;
     c.has &= ~(HAS(WEIGHT) | HAS(BIAS));
     bundle b;
     bundle_make(&b, &c);
     planish_plan *plan = NULL;
     char line[256];
-    planish_plan_create(&b.op, c.pass, &b.tensors, &plan, NULL, 0);
+    planish_plan_create(&b.test.op, c.pass, &b.tensors, &plan, NULL, 0);
     planish_plan_describe(plan, line, sizeof line);
     expect(!strncmp(line, "rows/", 5), "it takes '%s'", line);
     planish_plan_destroy(plan);
@@ -260,11 +263,11 @@ static void heads(void) {
             norm_case c = rows_case(pass, i % 2 ? PLANISH_RMS : PLANISH_LAYER, 0, 64);
             c.ndim = 4;
             memcpy(c.shape, (int64_t[]){2, 3, 5, 64}, 4 * sizeof *c.shape);
-            c.reduce_axes = 8;
-            c.affine_axes = own ? 10 : 8;
+            c.op.reduce_axes = 8;
+            c.op.affine_axes = own ? 10 : 8;
             c.in = in[i % 3];
             c.out = i / 3 == 1 ? in[i % 3] : DENSE;
-            c.x = c.y = i / 3 == 2 ? BF16 : F32;
+            c.x = c.dx = c.y = i / 3 == 2 ? BF16 : F32;
             const char *path = own ? "strided/" : "rows/";
             test_case("heads of %s tensors take the path '%s' (pass %d)", layout_name(c.in), path,
                       pass);
@@ -272,7 +275,7 @@ static void heads(void) {
             planish_plan *plan = NULL;
             char line[256] = "", message[512] = "";
             bundle_make(&b, &c);
-            if (expect(planish_plan_create(&b.op, pass, &b.tensors, &plan, message,
+            if (expect(planish_plan_create(&b.test.op, pass, &b.tensors, &plan, message,
                                            sizeof message) == PLANISH_OK,
                        "%s", message)) {
                 planish_plan_describe(plan, line, sizeof line);

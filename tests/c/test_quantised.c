@@ -7,9 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cases.h"
 #include "check.h"
-#include "staged_check.h"
+#include "quantised.h"
 
 static const DLDataType kinds[] = {
     {kDLFloat8_e4m3fn, 8, 1}, {kDLFloat8_e5m2, 8, 1}, {kDLInt, 8, 1}};
@@ -46,21 +45,21 @@ static void every_number(int kind, element real_type) {
     for (int with_scale = 0; with_scale < 2; with_scale++) {
         test_case("every %s from %s, y_scale %s", kind_names[kind], element_name(real_type),
                   with_scale ? ".03" : "1");
-        staged_case c = staged_rows(PLANISH_LAYER, 1, count);
-        c.has = PART(S_X) | PART(S_SHIFT) | PART(S_Q) | PART(S_Y_SCALE) | PART(S_AMAX);
+        norm_case c = bare_case(PLANISH_FORWARD, PLANISH_LAYER, 1, count);
+        c.has = HAS(X) | HAS(SHIFT) | HAS(Q) | HAS(Y_SCALE) | HAS(AMAX);
         c.op.modulation_axes = PLANISH_AXIS(1);
-        c.type = c.params = real_type;
+        case_set_types(&c, real_type);
         c.q = type;
-        staged_run r;
+        bundle r;
         char message[512] = "";
-        staged_make(&r, &c);
-        memset(r.parts[S_X].memory.data, 0, r.parts[S_X].memory.bytes);
-        tensor_write(&r.parts[S_SHIFT].dl, values);
+        bundle_make(&r, &c);
+        memset(r.tensor[X].memory.data, 0, r.tensor[X].memory.bytes);
+        tensor_write(&r.tensor[SHIFT].dl, values);
         const float scale = with_scale ? .03f : 1;
-        memcpy(r.parts[S_Y_SCALE].memory.data, &scale, sizeof scale);
-        expect(!staged_forward(&r, NULL, message, sizeof message), "%s", message);
-        unsigned char *q = staged_bytes(&r, S_Q);
-        real *shift = staged_reals(&r, S_SHIFT, count, 0);
+        memcpy(r.tensor[Y_SCALE].memory.data, &scale, sizeof scale);
+        expect(!bundle_run(&r, NULL, message, sizeof message), "%s", message);
+        unsigned char *q = bundle_bytes(&r, Q);
+        real *shift = bundle_reals(&r, SHIFT, 0);
         for (int i = 0; i < count; i++) {
             const real v = real_type == F64 ? (real)((double)shift[i] / (double)scale)
                                             : (real)((float)shift[i] / scale);
@@ -69,10 +68,10 @@ static void every_number(int kind, element real_type) {
                    wanted);
         }
         float amax;
-        memcpy(&amax, r.parts[S_AMAX].memory.data, sizeof amax);
+        memcpy(&amax, r.tensor[AMAX].memory.data, sizeof amax);
         expect(isinf(amax), "amax is %g: NaN is passed over, infinity is not", amax);
         free(q), free(shift);
-        staged_free(&r);
+        bundle_free(&r);
     }
 }
 
@@ -90,12 +89,12 @@ static void scales(const scaled *s, int kind, element type, layout out, int thre
     test_case("%s of %s, %lldx%lld, blocks of %lld, format %d, e8m0 %d, %g to %g, %s",
               kind_names[kind], element_name(type), (long long)s->rows, (long long)s->cols,
               (long long)s->block, s->format, s->e8m0, s->least, s->most, layout_name(out));
-    staged_case c = staged_rows(kind % 2 ? PLANISH_RMS : PLANISH_LAYER, s->rows, s->cols);
-    c.has |= PART(S_Q) | PART(S_Y_SCALES) | PART(S_AMAX) | PART(S_WEIGHT) | PART(S_RESIDUAL) |
-             PART(S_SUM);
-    c.type = c.residual = c.sum = type;
+    norm_case c =
+        bare_case(PLANISH_FORWARD, kind % 2 ? PLANISH_RMS : PLANISH_LAYER, s->rows, s->cols);
+    c.has |= HAS(Q) | HAS(Y_SCALES) | HAS(AMAX) | HAS(WEIGHT) | HAS(RESIDUAL) | HAS(SUM);
+    case_set_types(&c, type);
     c.y = type == F64 ? F64 : F32;
-    c.params = F32;
+    c.weight = F32;
     c.q = kinds[kind];
     c.e8m0 = s->e8m0;
     c.out = out;
@@ -103,44 +102,44 @@ static void scales(const scaled *s, int kind, element type, layout out, int thre
     c.op.scale_format = s->format;
     c.op.scale_least = s->least;
     c.op.scale_most = s->most;
-    staged_run r;
+    bundle r;
     char message[512] = "";
-    staged_make(&r, &c);
-    for (stage_part p = S_X; s->zeros && p <= S_RESIDUAL; p += S_RESIDUAL - S_X) {
-        real *x = staged_reals(&r, p, s->rows * s->cols, 0);
+    bundle_make(&r, &c);
+    for (part p = X; s->zeros && p <= RESIDUAL; p += RESIDUAL - X) {
+        real *x = bundle_reals(&r, p, 0);
         for (int64_t i = 0; i < s->zeros * s->cols; i++)
             x[i] = 0;
         x[s->rows * s->cols - 1] = NAN; /* of a row whose scale is then that of 0 */
-        tensor_write(&r.parts[p].dl, x);
+        tensor_write(&r.tensor[p].dl, x);
         free(x);
     }
     const planish_exec many = exec_threads(&threads);
-    expect(!staged_forward(&r, threads ? &many : NULL, message, sizeof message), "%s", message);
+    expect(!bundle_run(&r, threads ? &many : NULL, message, sizeof message), "%s", message);
     quantised_check(&r);
-    staged_free(&r);
+    bundle_free(&r);
 }
 
 /* Nothing has a scale all the same: that of 0. */
 static void empty(int64_t rows, int64_t cols, int64_t block, double least) {
     test_case("no elements: %lldx%lld, blocks of %lld", (long long)rows, (long long)cols,
               (long long)block);
-    staged_case c = staged_rows(PLANISH_RMS, rows, cols);
-    c.has |= PART(S_Q) | PART(S_Y_SCALES) | PART(S_AMAX) | PART(S_RESIDUAL) | PART(S_SUM);
+    norm_case c = bare_case(PLANISH_FORWARD, PLANISH_RMS, rows, cols);
+    c.has |= HAS(Q) | HAS(Y_SCALES) | HAS(AMAX) | HAS(RESIDUAL) | HAS(SUM);
     c.q = kinds[0];
     c.op.scale_block = block;
     c.op.scale_least = least;
-    staged_run r;
+    bundle r;
     char message[512] = "";
-    staged_make(&r, &c);
-    expect(!staged_forward(&r, NULL, message, sizeof message), "%s", message);
+    bundle_make(&r, &c);
+    expect(!bundle_run(&r, NULL, message, sizeof message), "%s", message);
     float amax = 1;
-    memcpy(&amax, r.parts[S_AMAX].memory.data, sizeof amax);
+    memcpy(&amax, r.tensor[AMAX].memory.data, sizeof amax);
     expect(amax == 0, "amax is %g", amax);
-    real *scale = staged_reals(&r, S_Y_SCALES, rows, 0);
+    real *scale = bundle_reals(&r, Y_SCALES, 0);
     for (int64_t i = 0; i < rows; i++)
         expect(scale[i] == (least > 0 ? (real)(float)least : 1), "scale %Lg", scale[i]);
     free(scale);
-    staged_free(&r);
+    bundle_free(&r);
 }
 
 int main(void) {

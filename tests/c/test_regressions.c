@@ -93,7 +93,7 @@ static void regressions(void) {
             {"a large M of tiny rows", c},
         };
         norm_case *t = with_shape(&table[0], 7, 769);
-        t->x = t->y = F16;
+        t->x = t->dx = t->y = F16;
         t->out = PADDED;
         with_shape(&table[1], 65537, 6);
         t = with_shape(&table[2], 9, 515);
@@ -103,32 +103,32 @@ static void regressions(void) {
         t = &table[4].test;
         t->ndim = 6;
         memcpy(t->shape, (int64_t[]){2, 3, 2, 2, 3, 5}, 6 * sizeof(int64_t));
-        t->reduce_axes = t->affine_axes = 0x38;
+        t->op.reduce_axes = t->op.affine_axes = 0x38;
         t = &table[5].test;
         t->ndim = 16;
         for (int k = 0; k < 16; k++)
             t->shape[k] = k % 3 ? 1 : 2;
-        t->reduce_axes = 0xff00;
-        t->affine_axes = 0xa5a0;
+        t->op.reduce_axes = 0xff00;
+        t->op.affine_axes = 0xa5a0;
         t->in = t->out = t->params = REVERSED;
         t = &table[6].test;
         t->ndim = 1;
         t->shape[0] = 300;
-        t->reduce_axes = t->affine_axes = 1;
+        t->op.reduce_axes = t->op.affine_axes = 1;
         t = with_shape(&table[7], 20, 1024);
         t->numbers = MEAN_1E4;
         t = with_shape(&table[8], 20, 1000);
         t->numbers = SCALE_BIG;
         t = with_shape(&table[9], 20, 1000);
         t->numbers = SCALE_TINY;
-        t->eps = 0;
+        t->op.eps = 0;
         t = with_shape(&table[10], 20, 1000);
-        t->x = t->y = F16;
+        t->x = t->dx = t->y = F16;
         t->numbers = SCALE_BIG;
         t = with_shape(&table[11], 33, 768);
-        t->x = t->y = BF16;
+        t->x = t->dx = t->y = BF16;
         t = with_shape(&table[12], 300000, 2);
-        t->eps = 0.1;
+        t->op.eps = 0.1;
         for (size_t k = 0; k < sizeof table / sizeof *table; k++)
             check_named(&table[k]);
     }
@@ -201,7 +201,7 @@ static void last_digits_of_double(void) {
                       (int)all[f]);
             norm_case c = rows_case(PLANISH_FORWARD, PLANISH_LAYER, 1, 2);
             case_set_types(&c, F64);
-            c.activation = all[f];
+            c.op.activation = all[f];
             bundle b;
             bundle_make(&b, &c);
             for (int k = 0; k < 2; k++) { /* the second is the row's largest */

@@ -79,7 +79,7 @@ static void poisoned_image(planish_pass pass, part input, image_layer layer, lay
                            planish_activation activation, real poison) {
     norm_case c = image_case(pass, PLANISH_LAYER, layer, 2, 40, 5, 9, 4);
     c.in = c.out = l;
-    c.activation = activation;
+    c.op.activation = activation;
     case_set_types(&c, type);
     part output = pass == PLANISH_BACKWARD ? DX : Y;
     char text[512];
@@ -94,7 +94,7 @@ static void poisoned_image(planish_pass pass, part input, image_layer layer, lay
     bundle_set(&poisoned, input, at, poison);
     bundle_run_well(&clean);
     bundle_run_well(&poisoned);
-    geometry g = geometry_make(c.ndim, c.shape, c.reduce_axes, c.affine_axes);
+    geometry g = geometry_make(c.ndim, c.shape, c.op.reduce_axes, c.op.affine_axes);
     real *a = malloc((size_t)count * sizeof *a), *b = malloc((size_t)count * sizeof *b);
     tensor_read(&clean.tensor[output].dl, a);
     tensor_read(&poisoned.tensor[output].dl, b);
@@ -163,7 +163,7 @@ static void activated_numbers(void) {
             norm_case c =
                 image_case(PLANISH_FORWARD, PLANISH_LAYER, INSTANCE_NORM, 1, COUNT, 3, 7, 1);
             case_set_types(&c, types[t]);
-            c.activation = (planish_activation)f;
+            c.op.activation = (planish_activation)f;
             char text[512];
             test_case("activations of numbers: %s", case_text(&c, text, sizeof text));
             bundle b;
@@ -280,7 +280,7 @@ static void constant_rows(void) {
 static void negative_eps(void) {
     test_case("eps below minus the variance makes that row NaN, and no other");
     norm_case c = rows_case(PLANISH_FORWARD, PLANISH_LAYER, 3, 50);
-    c.eps = -0.5;
+    c.op.eps = -0.5;
     bundle b;
     bundle_make(&b, &c);
     for (int i = 0; i < 50; i++)

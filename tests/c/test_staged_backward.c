@@ -12,104 +12,66 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backward_case.h"
-#include "cases.h"
 #include "check.h"
 #include "same_on_tiers.h"
-#include "staged_check.h"
+#include "stage_sets.h"
+#include "values.h"
 
 static int share = 12; /* one case of so many; 1: all */
 static int share_of_aliases = 1;
 
-/* ---- One run against the formulas ------------------------------------------------------------ */
-
-static void run_and_check(const backward_case *c, const planish_exec *exec) {
-    backward_run r;
-    char message[512] = "";
-    backward_make(&r, c);
-    backward_reference f = backward_reference_of(&r);
-    const planish_status status = backward_do(&r, exec, message, sizeof message);
-    if (expect(status == PLANISH_OK, "%s", message))
-        backward_check(&r, &f);
-    backward_reference_free(&f);
-    backward_free(&r);
-}
-
 /* ---- Stages, alone and together -------------------------------------------------------------- */
 
-typedef struct stage_set {
-    const char *name;
-    uint64_t has;
-    planish_activation f;
-    double p;
-    planish_gate gate;
-} stage_set;
-
-#define DX PART(S_DX)
-#define WEIGHTS (PART(S_WEIGHT) | PART(S_DWEIGHT) | PART(S_DBIAS))
-#define BIAS PART(S_BIAS)
-#define ADDED (PART(S_DSUM) | PART(S_DRESIDUAL))
-#define MODULATED (PART(S_SCALE) | PART(S_SHIFT) | PART(S_DSCALE) | PART(S_DSHIFT))
-#define COLUMN (PART(S_COLUMN_SCALE) | PART(S_DCOLUMN_SCALE) | PART(S_BRANCH))
-#define DROPPED PART(S_RNG)
-#define GATED (PART(S_GATE) | PART(S_DGATE))
+#define INTO_X HAS(DX)
+#define WEIGHTS (HAS(WEIGHT) | HAS(DWEIGHT) | HAS(DBIAS))
+#define BIASED HAS(BIAS)
+#define ADDED (HAS(DSUM) | HAS(DRESIDUAL))
+#define MODULATED (HAS(SCALE) | HAS(SHIFT) | HAS(DSCALE) | HAS(DSHIFT))
+#define COLUMN (HAS(COLUMN_SCALE) | HAS(DCOLUMN_SCALE) | HAS(BRANCH))
+#define DROPPED HAS(RNG)
+#define GATED (HAS(GATE) | HAS(DGATE))
 
 static const stage_set sets[] = {
-    {"dsum", DX | PART(S_DSUM) | WEIGHTS, 0, 0, 0},
-    {"dsum alone", DX | PART(S_DSUM), 0, 0, 0},
-    {"dresidual", PART(S_DRESIDUAL), 0, 0, 0},
+    {"dsum", INTO_X | HAS(DSUM) | WEIGHTS, 0, 0, 0},
+    {"dsum alone", INTO_X | HAS(DSUM), 0, 0, 0},
+    {"dresidual", HAS(DRESIDUAL), 0, 0, 0},
     {"dsum, dresidual, no dx", ADDED | WEIGHTS, 0, 0, 0},
-    {"row scale", DX | PART(S_ROW_SCALE), 0, 0, 0},
-    {"column scale", DX | PART(S_COLUMN_SCALE), 0, 0, 0},
+    {"row scale", INTO_X | HAS(ROW_SCALE), 0, 0, 0},
+    {"column scale", INTO_X | HAS(COLUMN_SCALE), 0, 0, 0},
     {"dcolumn_scale", COLUMN, 0, 0, 0},
-    {"dropout", DX | DROPPED, 0, .25, 0},
-    {"scale", DX | PART(S_SCALE), 0, 0, 0},
-    {"dscale", DX | PART(S_SCALE) | PART(S_DSCALE) | WEIGHTS | BIAS, 0, 0, 0},
-    {"dshift", PART(S_DSHIFT), 0, 0, 0},
-    {"modulation", DX | MODULATED | WEIGHTS | BIAS, 0, 0, 0},
-    {"modulation alone", DX | MODULATED, 0, 0, 0},
-    {"modulation alone, silu", DX | MODULATED, PLANISH_SILU, 0, 0},
-    {"dscale, no dx", PART(S_SCALE) | PART(S_DSCALE), 0, 0, 0},
-    {"gate", DX | GATED, 0, 0, 0},
-    {"gate, no dgate", DX | PART(S_GATE) | WEIGHTS, 0, 0, 0},
-    {"dgate alone", GATED | PART(S_WEIGHT) | BIAS, 0, 0, 0},
-    {"gate before", DX | GATED | WEIGHTS, 0, 0, PLANISH_GATE_BEFORE},
+    {"dropout", INTO_X | DROPPED, 0, .25, 0},
+    {"scale", INTO_X | HAS(SCALE), 0, 0, 0},
+    {"dscale", INTO_X | HAS(SCALE) | HAS(DSCALE) | WEIGHTS | BIASED, 0, 0, 0},
+    {"dshift", HAS(DSHIFT), 0, 0, 0},
+    {"modulation", INTO_X | MODULATED | WEIGHTS | BIASED, 0, 0, 0},
+    {"modulation alone", INTO_X | MODULATED, 0, 0, 0},
+    {"modulation alone, silu", INTO_X | MODULATED, PLANISH_SILU, 0, 0},
+    {"dscale, no dx", HAS(SCALE) | HAS(DSCALE), 0, 0, 0},
+    {"gate", INTO_X | GATED, 0, 0, 0},
+    {"gate, no dgate", INTO_X | HAS(GATE) | WEIGHTS, 0, 0, 0},
+    {"dgate alone", GATED | HAS(WEIGHT) | BIASED, 0, 0, 0},
+    {"gate before", INTO_X | GATED | WEIGHTS, 0, 0, PLANISH_GATE_BEFORE},
     {"gate before, dgate alone", GATED, 0, 0, PLANISH_GATE_BEFORE},
-    {"residual, silu", DX | ADDED | WEIGHTS | BIAS, PLANISH_SILU, 0, 0},
-    {"modulation, gelu", DX | MODULATED | WEIGHTS | BIAS, PLANISH_GELU, 0, 0},
-    {"modulation, gelu_tanh, gate", DX | MODULATED | GATED | WEIGHTS, PLANISH_GELU_TANH, 0, 0},
-    {"relu, gate, dsum", DX | PART(S_DSUM) | GATED | WEIGHTS, PLANISH_RELU, 0, 0},
-    {"dropout, residual", DX | ADDED | DROPPED | WEIGHTS, 0, .5, 0},
-    {"dropout, scales, residual", DX | ADDED | DROPPED | COLUMN | PART(S_ROW_SCALE) | WEIGHTS, 0,
+    {"residual, silu", INTO_X | ADDED | WEIGHTS | BIASED, PLANISH_SILU, 0, 0},
+    {"modulation, gelu", INTO_X | MODULATED | WEIGHTS | BIASED, PLANISH_GELU, 0, 0},
+    {"modulation, gelu_tanh, gate", INTO_X | MODULATED | GATED | WEIGHTS, PLANISH_GELU_TANH, 0, 0},
+    {"relu, gate, dsum", INTO_X | HAS(DSUM) | GATED | WEIGHTS, PLANISH_RELU, 0, 0},
+    {"dropout, residual", INTO_X | ADDED | DROPPED | WEIGHTS, 0, .5, 0},
+    {"dropout, scales, residual", INTO_X | ADDED | DROPPED | COLUMN | HAS(ROW_SCALE) | WEIGHTS, 0,
      .125, 0},
-    {"all", DX | ADDED | DROPPED | COLUMN | PART(S_ROW_SCALE) | MODULATED | GATED | WEIGHTS | BIAS,
+    {"all",
+     INTO_X | ADDED | DROPPED | COLUMN | HAS(ROW_SCALE) | MODULATED | GATED | WEIGHTS | BIASED,
      PLANISH_SILU, .125, 0},
     {"all, gate before",
-     DX | ADDED | DROPPED | COLUMN | PART(S_ROW_SCALE) | MODULATED | GATED | WEIGHTS | BIAS,
+     INTO_X | ADDED | DROPPED | COLUMN | HAS(ROW_SCALE) | MODULATED | GATED | WEIGHTS | BIASED,
      PLANISH_SILU, .75, PLANISH_GATE_BEFORE},
-    {"modulation, relu6", DX | MODULATED | WEIGHTS | BIAS, PLANISH_RELU6, 0, 0},
-    {"residual, hardswish", DX | ADDED | WEIGHTS | BIAS, PLANISH_HARDSWISH, 0, 0},
+    {"modulation, relu6", INTO_X | MODULATED | WEIGHTS | BIASED, PLANISH_RELU6, 0, 0},
+    {"residual, hardswish", INTO_X | ADDED | WEIGHTS | BIASED, PLANISH_HARDSWISH, 0, 0},
 };
 enum { SETS = sizeof sets / sizeof *sets };
 
-static void put_stages(backward_case *c, const stage_set *a) {
-    c->has |= a->has;
-    c->op.activation = a->f;
-    c->op.dropout_p = a->p;
-    c->op.gate = a->gate;
-    c->draw[0] = 0x123456789abcdef0u + c->seed;
-    c->draw[1] = 4 * c->seed;
-}
-
-typedef struct axes {
-    const char *name;
-    int ndim;
-    int64_t shape[5];
-    uint64_t reduce, affine, column, modulation;
-} axes;
-
 #define A PLANISH_AXIS
-static const axes shapes[] = {
+static const stage_axes shapes[] = {
     {"rows", 2, {101, 100}, A(1), A(1), 0, A(1)},
     {"long rows", 2, {3, 2500}, A(1), A(1), A(1), A(1)},
     {"short rows", 2, {170, 6}, A(1), A(1), A(1), A(0) | A(1)},
@@ -132,20 +94,6 @@ static const axes shapes[] = {
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
-static backward_case case_of(planish_kind kind, const axes *s, uint64_t seed) {
-    backward_case c = backward_rows(kind, 1, 1);
-    c.ndim = s->ndim;
-    memcpy(c.shape, s->shape, sizeof c.shape);
-    c.op.reduce_axes = s->reduce;
-    c.op.affine_axes = s->affine;
-    c.op.column_axes = s->column;
-    c.op.modulation_axes = s->modulation;
-    c.op.weight_offset = seed % 3 == 0;
-    c.full_rank = seed % 5 == 0;
-    c.seed = seed;
-    return c;
-}
-
 /* x, dy, dx, what else has x's shape, parameters, statistics. */
 static const element types[][6] = {
     {F32, F32, F32, F32, F32, F32},   {BF16, BF16, BF16, BF16, BF16, F32},
@@ -156,85 +104,124 @@ static const element types[][6] = {
 };
 enum { TYPES = sizeof types / sizeof *types };
 
-static void put_types(backward_case *c, const element t[6]) {
-    c->x = t[0], c->dy = t[1], c->dx = t[2], c->stages = t[3], c->params = t[4], c->stats = t[5];
+static void put_types(norm_case *c, const element t[6]) {
+    c->x = t[0], c->y = t[1], c->dx = t[2], c->stages = t[3];
+    c->weight = c->grad = t[4], c->stats = t[5];
+    c->residual = c->sum = t[0]; /* of the forward */
 }
 
 static bool are_l2; /* the norms */
 
 static void stages_and_shapes(void) {
-    static const layout layouts[][2] = {{DENSE, DENSE},
-                                        {PADDED, PERMUTED},
-                                        {PERMUTED, REVERSED},
-                                        {INNER_STRIDE_2, PADDED},
-                                        {BROADCAST_FIRST, DENSE}};
     uint64_t turn = 0;
-    int threads = 3;
-    const planish_exec ways[] = {
-        {.struct_size = sizeof(planish_exec)}, exec_backwards(), exec_threads(&threads)};
     for (int a = 0; a < SETS; a++)
         for (int s = 0; s < SHAPES; s++)
             for (int t = 0; t < TYPES; t++, turn++) {
                 if ((turn + turn / 9) % (uint64_t)share)
                     continue;
                 const planish_kind kind = are_l2 ? PLANISH_L2 : (planish_kind)(turn % 2);
-                backward_case c = case_of(kind, &shapes[s], turn + 1);
+                norm_case c = case_over(PLANISH_BACKWARD, kind, &shapes[s], turn + 1);
                 put_stages(&c, &sets[a]);
                 put_types(&c, types[t]);
-                if (are_l2 && turn % 3)
-                    c.op.eps = 2; /* as long as some rows are */
-                c.in = layouts[turn / 2 % 5][0], c.out = layouts[turn / 2 % 5][1];
-                c.far_mean = turn % 7 == 3;
+                put_layouts(&c, turn);
+                c.x_center = turn % 7 == 3 ? 50 : 0;
                 test_case("%s: %s, %s x, %s dy, %s dx, %s stages, %s parameters, %s, %s, %llu",
-                          sets[a].name, shapes[s].name, element_name(c.x), element_name(c.dy),
-                          element_name(c.dx), element_name(c.stages), element_name(c.params),
+                          sets[a].name, shapes[s].name, element_name(c.x), element_name(c.y),
+                          element_name(c.dx), element_name(c.stages), element_name(c.weight),
                           layout_name(c.in), layout_name(c.out), (unsigned long long)turn);
-                run_and_check(&c, &ways[turn % 3]);
+                const planish_exec way = exec_by_turns(turn);
+                run_and_check(&c, &way);
             }
 }
 
 /* ---- The formulas against differences -------------------------------------------------------- */
 
-/* An input, and the output that is the gradient of it. */
-static const stage_part gradients[][2] = {
-    {S_BRANCH, S_DX},      {S_RESIDUAL, S_DRESIDUAL},
-    {S_WEIGHT, S_DWEIGHT}, {S_BIAS, S_DBIAS},
-    {S_SCALE, S_DSCALE},   {S_SHIFT, S_DSHIFT},
-    {S_GATE, S_DGATE},     {S_COLUMN_SCALE, S_DCOLUMN_SCALE},
+/* An input of the forward, and the output that is the gradient of it. */
+static const part gradients[][2] = {
+    {X, DX},         {RESIDUAL, DRESIDUAL}, {WEIGHT, DWEIGHT}, {BIAS, DBIAS},
+    {SCALE, DSCALE}, {SHIFT, DSHIFT},       {GATE, DGATE},     {COLUMN_SCALE, DCOLUMN_SCALE},
 };
 
-static void check_differences(const backward_case *c) {
-    backward_run r;
-    char message[512] = "";
-    backward_make(&r, c);
-    backward_numbers n = backward_numbers_of(&r);
-    if (expect(!backward_do(&r, NULL, message, sizeof message), "%s", message))
-        for (size_t g = 0; g < sizeof gradients / sizeof *gradients; g++) {
-            const stage_part p = gradients[g][1];
-            const int64_t count = backward_count(c, p);
-            if (!(r.c.has & PART(p)))
-                continue;
-            real *found = backward_reals(&r, p, 0), worst = 0;
-            for (int64_t i = 0; i < count; i++) {
-                real *const at = &n.of[gradients[g][0]][i], own = *at, step = 1e-6L;
-                *at = own + step;
-                const real more = backward_objective(c, &n);
-                *at = own - step;
-                const real slope = (more - backward_objective(c, &n)) / (2 * step);
-                *at = own;
-                const real off = fabsl(found[i] - slope) / (1 + fabsl(slope));
-                worst = off > worst || isnan(off) ? off : worst;
-            }
-            expect(worst < 1e-8L, "%s is off its difference by %Lg", planish_tensor_name((int)p),
-                   worst);
-            free(found);
+/* The forward that a backward is of, with the same numbers. */
+static norm_case forward_of(const norm_case *c) {
+    norm_case f = *c;
+    f.pass = PLANISH_FORWARD;
+    f.has &= HAS(WEIGHT) | HAS(BIAS) | HAS(COLUMN_SCALE) | HAS(ROW_SCALE) | HAS(SCALE) |
+             HAS(SHIFT) | HAS(GATE) | HAS(RNG);
+    f.has |= HAS(RSTD) | HAS(SUM) | (c->has & HAS(DRESIDUAL) ? HAS(RESIDUAL) : 0);
+    for (size_t g = 0; g < sizeof gradients / sizeof *gradients; g++)
+        if (c->has & HAS(gradients[g][1]))
+            f.has |= HAS(gradients[g][0]);
+    return f;
+}
+
+/* Makes x of the backward what the forward made of its own, whose bias and shift are 0 where the
+ * backward has none. */
+static void take_forward(bundle *b, bundle *forward) {
+    for (int i = 0; i < 2; i++)
+        if (bundle_has(forward, i ? SHIFT : BIAS) && !bundle_has(b, i ? SHIFT : BIAS))
+            bundle_set_all(forward, i ? SHIFT : BIAS, 0);
+    reference made = bundle_reference(forward);
+    if (b->test.op.gate != PLANISH_GATE_BEFORE || !bundle_has(b, GATE))
+        tensor_write(&b->tensor[X].dl, made.value[SUM]);
+    if (bundle_has(b, BRANCH)) {
+        real *x = bundle_reals(forward, X, 0);
+        tensor_write(&b->tensor[BRANCH].dl, x);
+        free(x);
+    }
+    bundle_fill_saved(b);
+    reference_free(&made);
+}
+
+/* What the outputs are gradients of: the sum of y * dy + s * dsum. */
+static real objective(const bundle *forward, const real *dy, const real *dsum) {
+    reference made = bundle_reference(forward);
+    real total = 0;
+    for (int64_t e = 0; e < made.geometry.elements; e++)
+        total += made.value[Y][e] * dy[e] + made.value[SUM][e] * dsum[e];
+    reference_free(&made);
+    return total;
+}
+
+/* The slope of the objective along one element. */
+static real slope_of(bundle *forward, part p, int64_t i, const real *dy, const real *dsum) {
+    const real own = bundle_get(forward, p, i), step = 0x1p-20L;
+    bundle_set(forward, p, i, own + step);
+    const real more = objective(forward, dy, dsum), above = bundle_get(forward, p, i);
+    bundle_set(forward, p, i, own - step);
+    const real less = objective(forward, dy, dsum), below = bundle_get(forward, p, i);
+    bundle_set(forward, p, i, own);
+    return (more - less) / (above - below);
+}
+
+static void check_differences(const norm_case *c) {
+    const norm_case of = forward_of(c);
+    bundle b, forward;
+    bundle_make(&b, c);
+    bundle_make(&forward, &of);
+    take_forward(&b, &forward);
+    bundle_run_well(&b);
+    real *dy = bundle_reals(&b, DY, 0), *dsum = bundle_reals(&b, DSUM, 0);
+    for (size_t g = 0; g < sizeof gradients / sizeof *gradients; g++) {
+        const part p = gradients[g][1];
+        if (!bundle_has(&b, p))
+            continue;
+        real *found = bundle_reals(&b, p, 0), worst = 0;
+        for (int64_t i = 0, count = bundle_count(&b, p); i < count; i++) {
+            const real slope = slope_of(&forward, gradients[g][0], i, dy, dsum);
+            const real off = fabsl(found[i] - slope) / (1 + fabsl(slope));
+            worst = off > worst || isnan(off) ? off : worst;
         }
-    backward_numbers_free(&n);
-    backward_free(&r);
+        expect(worst < 1e-8L, "%s is off its difference by %Lg", part_name(p), worst);
+        free(found);
+    }
+    free(dy), free(dsum);
+    bundle_free(&b);
+    bundle_free(&forward);
 }
 
 static void differences(void) {
-    static const axes small[] = {
+    static const stage_axes small[] = {
         {"rows", 2, {4, 7}, A(1), A(1), A(1), A(1)},
         {"samples", 3, {2, 3, 4}, A(2), A(2), A(2), A(0) | A(2)},
         {"channels", 3, {2, 5, 3}, A(1), A(1), A(1), A(0) | A(1)},
@@ -243,13 +230,13 @@ static void differences(void) {
     for (int a = 0; a < SETS; a++)
         for (size_t s = 0; s < sizeof small / sizeof *small; s++)
             for (int kind = 0; kind < 2; kind++) {
-                backward_case c = case_of((planish_kind)kind, &small[s], (uint64_t)a + 1);
+                norm_case c =
+                    case_over(PLANISH_BACKWARD, (planish_kind)kind, &small[s], (uint64_t)a + 1);
                 put_stages(&c, &sets[a]);
                 put_types(&c, types[3]);
                 /* Not both: there is no residual with a gate before. */
                 if (c.op.gate == PLANISH_GATE_BEFORE)
-                    c.has &= ~PART(S_DRESIDUAL);
-                c.of_forward = true;
+                    c.has &= ~HAS(DRESIDUAL);
                 test_case("differences of %s, %s, %s", sets[a].name, small[s].name,
                           kind ? "rms" : "layer");
                 check_differences(&c);
@@ -258,30 +245,30 @@ static void differences(void) {
 
 /* ---- What changes no bit --------------------------------------------------------------------- */
 
-static uint64_t digest_of(const backward_case *c, int threads) {
-    backward_run r;
+static uint64_t digest_of(const norm_case *c, int threads) {
+    bundle r;
     char message[512] = "";
     const planish_exec many = exec_threads(&threads), backwards = exec_backwards();
-    backward_make(&r, c);
-    expect(!backward_do(&r,
-                        threads > 0   ? &many
-                        : threads < 0 ? &backwards
-                                      : NULL,
-                        message, sizeof message),
+    bundle_make(&r, c);
+    expect(!bundle_run(&r,
+                       threads > 0   ? &many
+                       : threads < 0 ? &backwards
+                                     : NULL,
+                       message, sizeof message),
            "%s", message);
-    const uint64_t digest = backward_digest(&r);
-    backward_free(&r);
+    const uint64_t digest = bundle_digest(&r);
+    bundle_free(&r);
     return digest;
 }
 
-static uint64_t with_layouts(backward_case c, layout in, layout out, int threads) {
+static uint64_t with_layouts(norm_case c, layout in, layout out, int threads) {
     c.in = in, c.out = out;
     return digest_of(&c, threads);
 }
 
 /* Whether the kernels of the norm alone do dense rows of these, and no others. */
 static bool rows_go_as_alone(const stage_set *set) {
-    const uint64_t dsum = DX | PART(S_DSUM) | WEIGHTS, modulation = DX | MODULATED;
+    const uint64_t dsum = INTO_X | HAS(DSUM) | WEIGHTS, modulation = INTO_X | MODULATED;
     return !(set->has & ~dsum) || !(set->has & ~modulation);
 }
 
@@ -291,11 +278,10 @@ static uint64_t layouts_and_threads(bool alone) {
     for (int a = 0; a < SETS; a++)
         for (int s = 0; s < SHAPES; s++)
             for (element t = F32; t < ELEMENT_COUNT; t++) {
-                backward_case c =
-                    case_of((planish_kind)((a + s) % 2), &shapes[s], (uint64_t)a + (uint64_t)s + 1);
-                const element alike[6] = {t, t, t, t, t, t == F64 ? F64 : F32};
+                norm_case c = case_over(PLANISH_BACKWARD, (planish_kind)((a + s) % 2), &shapes[s],
+                                        (uint64_t)a + (uint64_t)s + 1);
                 put_stages(&c, &sets[a]);
-                put_types(&c, alike);
+                case_set_types(&c, t);
                 /* Enough to be worth a fork. */
                 c.shape[0] *= s < 2 || s == 3 ? 9 : 1;
                 test_case("bits of %s, %s, %s", sets[a].name, shapes[s].name, element_name(t));
@@ -317,18 +303,12 @@ static uint64_t layouts_and_threads(bool alone) {
 /* Outputs in the place of inputs have the bits they have elsewhere. */
 static void aliases(void) {
     static const over places[][2] = {
-        {{S_DX, S_DY}, {0}},
-        {{S_DX, S_X}, {0}},
-        {{S_DX, S_DSUM}, {0}},
-        {{S_DX, S_BRANCH}, {0}},
-        {{S_DRESIDUAL, S_DSUM}, {0}},
-        {{S_DRESIDUAL, S_X}, {0}},
-        {{S_DRESIDUAL, S_DY}, {0}},
-        {{S_DGATE, S_GATE}, {0}},
-        {{S_DGATE, S_DY}, {0}},
-        {{S_DX, S_DY}, {S_DRESIDUAL, S_DSUM}},
-        {{S_DX, S_X}, {S_DGATE, S_DY}},
-        {{S_DX, S_BRANCH}, {S_DRESIDUAL, S_X}},
+        {{DX, DY}, {0}},          {{DX, X}, {0}},
+        {{DX, DSUM}, {0}},        {{DX, BRANCH}, {0}},
+        {{DRESIDUAL, DSUM}, {0}}, {{DRESIDUAL, X}, {0}},
+        {{DRESIDUAL, DY}, {0}},   {{DGATE, GATE}, {0}},
+        {{DGATE, DY}, {0}},       {{DX, DY}, {DRESIDUAL, DSUM}},
+        {{DX, X}, {DGATE, DY}},   {{DX, BRANCH}, {DRESIDUAL, X}},
     };
     for (size_t w = 0; w < sizeof places / sizeof *places; w++)
         for (int a = 0; a < SETS; a++)
@@ -336,15 +316,15 @@ static void aliases(void) {
                 for (element t = F32; t < ELEMENT_COUNT; t++) {
                     if (((int)w + a + s + (int)t) % share_of_aliases)
                         continue;
-                    backward_case c = case_of((planish_kind)(w % 2), &shapes[s], w + 1);
-                    const element alike[6] = {t, t, t, t, t, t == F64 ? F64 : F32};
+                    norm_case c =
+                        case_over(PLANISH_BACKWARD, (planish_kind)(w % 2), &shapes[s], w + 1);
                     put_stages(&c, &sets[a]);
-                    put_types(&c, alike);
+                    case_set_types(&c, t);
                     uint64_t wanted = 0;
                     for (int i = 0; i < 2; i++)
                         if (places[w][i].output != places[w][i].input)
-                            wanted |= PART(places[w][i].output) | PART(places[w][i].input);
-                    wanted &= ~(PART(S_X) | PART(S_DY));
+                            wanted |= HAS(places[w][i].output) | HAS(places[w][i].input);
+                    wanted &= ~(HAS(X) | HAS(DY));
                     if ((c.has & wanted) != wanted)
                         continue;
                     c.in = c.out = s % 8 ? PADDED : DENSE;

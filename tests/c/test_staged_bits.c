@@ -9,10 +9,10 @@
 #include <string.h>
 
 #include "apart.h"
+#include "cases.h"
 #include "check.h"
-#include "staged_case.h"
 
-static const uint64_t added = PART(S_RESIDUAL) | PART(S_SUM);
+static const uint64_t added = HAS(RESIDUAL) | HAS(SUM);
 
 static void residuals(void) {
     static const int64_t lengths[] = {1,   2,   3,   5,    8,    15,   16,   24,   31,   48,
@@ -27,27 +27,28 @@ static void residuals(void) {
         for (size_t t = 0; t < sizeof types / sizeof *types; t++)
             for (int k = 0; k < 6; k++, turn++) {
                 const int64_t rows = lengths[n] > 1000 ? 9 : 45;
-                staged_case c = staged_rows((planish_kind)(k % 2), rows, lengths[n]);
-                c.has |= added | PART(S_WEIGHT);
+                norm_case c = bare_case(PLANISH_FORWARD, (planish_kind)(k % 2), rows, lengths[n]);
+                c.has |= added | HAS(WEIGHT);
                 if (k % 2 == 0)
-                    c.has |= PART(S_BIAS) | PART(S_MEAN);
+                    c.has |= HAS(BIAS) | HAS(MEAN);
                 if (k == 3)
-                    c.has &= ~(PART(S_SUM) | PART(S_WEIGHT));
+                    c.has &= ~(HAS(SUM) | HAS(WEIGHT));
                 c.op.activation = k == 4 ? PLANISH_SILU : PLANISH_IDENTITY;
-                c.type = types[t][0], c.residual = types[t][1], c.sum = types[t][2];
+                c.x = types[t][0], c.residual = types[t][1], c.sum = types[t][2];
                 c.y = types[t][2];
-                c.params = turn % 3 && c.type != F64 ? F32 : types[t][0];
+                c.weight = turn % 3 && c.x != F64 ? F32 : types[t][0];
+                c.stats = c.x == F64 ? F64 : F32;
                 c.in = c.out = layouts[turn % 4];
                 if (k == 3)
                     c.sum = c.residual;
                 /* Squares leave the range of f32: the row is done again in f64. */
-                c.spread = k == 5 && c.type != F16 && c.sum != F16 ? 1e25 : 1;
-                const bool same = c.type == c.sum && c.residual == c.sum;
+                c.x_spread = k == 5 && c.x != F16 && c.sum != F16 ? 1e25 : 1;
+                const bool same = c.x == c.sum && c.residual == c.sum;
                 if (same && k % 3 == 2)
-                    c.sum_over = turn % 2 ? S_X : S_RESIDUAL;
+                    c.over[0] = (over){SUM, turn % 2 ? X : RESIDUAL};
                 test_case("%dx%lld, kind %d, turn %d, %s + %s = %s, parameters %s", (int)rows,
-                          (long long)lengths[n], k % 2, turn, element_name(c.type),
-                          element_name(c.residual), element_name(c.sum), element_name(c.params));
+                          (long long)lengths[n], k % 2, turn, element_name(c.x),
+                          element_name(c.residual), element_name(c.sum), element_name(c.weight));
                 expect_fused_as_apart(&c);
             }
 }
@@ -55,8 +56,8 @@ static void residuals(void) {
 /* Layouts that are no rows go by scratch on both sides. */
 static void strided(void) {
     for (int way = 0; way < 8; way++) {
-        staged_case c = staged_rows((planish_kind)(way % 2), 21, 40);
-        c.has |= added | PART(S_WEIGHT);
+        norm_case c = bare_case(PLANISH_FORWARD, (planish_kind)(way % 2), 21, 40);
+        c.has |= added | HAS(WEIGHT);
         c.in = way & 2 ? INNER_STRIDE_2 : REVERSED;
         c.out = way & 4 ? INNER_STRIDE_2 : REVERSED;
         test_case("strided, way %d", way);
@@ -68,28 +69,26 @@ static void strided(void) {
 static void element_by_element(element type, planish_kind kind, bool rounds, bool modulates) {
     test_case("%s, kind %d, rounded xhat %d, modulation %d", element_name(type), kind, rounds,
               modulates);
-    staged_case c = staged_rows(kind, 13, 300), plain = c;
-    c.has |= PART(S_WEIGHT) | (rounds ? 0 : PART(S_BIAS));
+    norm_case c = bare_case(PLANISH_FORWARD, kind, 13, 300), plain = c;
+    c.has |= HAS(WEIGHT) | (rounds ? 0 : HAS(BIAS));
     c.op.weight_offset = plain.op.weight_offset = rounds && kind == PLANISH_RMS;
     c.op.rounding = rounds ? PLANISH_ROUND_XHAT : PLANISH_ROUND_ONCE;
     c.op.modulation_axes = PLANISH_AXIS(1);
     if (modulates)
-        c.has |= PART(S_SCALE) | PART(S_SHIFT);
-    c.type = plain.type = type;
+        c.has |= HAS(SCALE) | HAS(SHIFT);
+    c.x = plain.x = type;
     c.y = type, plain.y = F32;
     if (!rounds)
-        plain.has |= PART(S_WEIGHT) | PART(S_BIAS);
-    staged_run fused, apart;
+        plain.has |= HAS(WEIGHT) | HAS(BIAS);
+    bundle fused, apart;
     char message[512] = "";
-    staged_make(&fused, &c);
-    staged_make(&apart, &plain);
-    expect(!staged_forward(&fused, NULL, message, sizeof message), "fused: %s", message);
-    expect(!staged_forward(&apart, NULL, message, sizeof message), "apart: %s", message);
-    real *z = staged_reals(&apart, S_Y, 13 * 300, 0),
-         *weight = staged_reals(&fused, S_WEIGHT, 300, 1);
-    real *scale = staged_reals(&fused, S_SCALE, 300, 0),
-         *shift = staged_reals(&fused, S_SHIFT, 300, 0);
-    real *y = staged_reals(&fused, S_Y, 13 * 300, 0);
+    bundle_make(&fused, &c);
+    bundle_make(&apart, &plain);
+    expect(!bundle_run(&fused, NULL, message, sizeof message), "fused: %s", message);
+    expect(!bundle_run(&apart, NULL, message, sizeof message), "apart: %s", message);
+    real *z = bundle_reals(&apart, Y, 0), *weight = bundle_reals(&fused, WEIGHT, 1);
+    real *scale = bundle_reals(&fused, SCALE, 0), *shift = bundle_reals(&fused, SHIFT, 0);
+    real *y = bundle_reals(&fused, Y, 0);
     int64_t wrong = 0;
     for (int64_t i = 0; i < 13 * 300; i++) {
         float v = (float)z[i];
@@ -103,8 +102,8 @@ static void element_by_element(element type, planish_kind kind, bool rounds, boo
     }
     expect(!wrong, "%lld elements of y are others", (long long)wrong);
     free(z), free(weight), free(scale), free(shift), free(y);
-    staged_free(&fused);
-    staged_free(&apart);
+    bundle_free(&fused);
+    bundle_free(&apart);
 }
 
 int main(void) {

@@ -6,90 +6,90 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cases.h"
 #include "check.h"
-#include "staged_case.h"
 
-typedef void (*edit)(staged_run *r);
+typedef void (*edit)(bundle *r);
 
-static DLTensor *of(staged_run *r, stage_part p) {
-    return &r->parts[p].dl;
+static DLTensor *of(bundle *r, part p) {
+    return &r->tensor[p].dl;
 }
-static void drop_part(staged_run *r, stage_part p) {
-    *staged_field(&r->tensors, p) = NULL;
+static void drop_part(bundle *r, part p) {
+    *tensors_field(&r->tensors, p) = NULL;
 }
-static void put_part(staged_run *r, stage_part p, stage_part from) {
-    *staged_field(&r->tensors, p) = of(r, from);
+static void put_part(bundle *r, part p, part from) {
+    *tensors_field(&r->tensors, p) = of(r, from);
 }
 
 /* clang-format off */
 
 /* ---- Edits: each spoils one thing ------------------------------------------------------------ */
 
-static void gate_2(staged_run *r) { r->c.op.gate = (planish_gate)2; }
-static void gate_negative(staged_run *r) { r->c.op.gate = (planish_gate)-1; }
-static void rounding_2(staged_run *r) { r->c.op.rounding = (planish_rounding)2; }
-static void dropout_1(staged_run *r) { r->c.op.dropout_p = 1; }
-static void dropout_negative(staged_run *r) { r->c.op.dropout_p = -.5; }
-static void dropout_nan(staged_run *r) { r->c.op.dropout_p = NAN; }
-static void block_negative(staged_run *r) { r->c.op.scale_block = -1; }
-static void format_2(staged_run *r) { r->c.op.scale_format = (planish_scale_format)2; }
-static void least_negative(staged_run *r) { r->c.op.scale_least = -1; }
-static void least_infinite(staged_run *r) { r->c.op.scale_least = INFINITY; }
-static void most_nan(staged_run *r) { r->c.op.scale_most = NAN; }
-static void modulation_axis_2(staged_run *r) { r->c.op.modulation_axes = PLANISH_AXIS(2); }
-static void column_axis_9(staged_run *r) { r->c.op.column_axes |= PLANISH_AXIS(9); }
-static void no_rng(staged_run *r) { drop_part(r, S_RNG); }
-static void no_scales(staged_run *r) { drop_part(r, S_Y_SCALES); }
-static void both_scales(staged_run *r) { put_part(r, S_Y_SCALE, S_AMAX); drop_part(r, S_AMAX); }
-static void scales_without_q(staged_run *r) { drop_part(r, S_Q); }
-static void scale_without_q(staged_run *r) { both_scales(r); drop_part(r, S_Y_SCALES); drop_part(r, S_Q); }
-static void neither_y_nor_q(staged_run *r) { drop_part(r, S_Y); drop_part(r, S_Q); drop_part(r, S_Y_SCALES); }
-static void gate_before_residual(staged_run *r) { r->c.op.gate = PLANISH_GATE_BEFORE; }
-static void e8m0_of_floats(staged_run *r) { of(r, S_Y_SCALES)->dtype = (DLDataType){kDLFloat8_e8m0fnu, 8, 1}; }
-static void branch_forward(staged_run *r) { put_part(r, S_BRANCH, S_RESIDUAL); }
-static void dsum_forward(staged_run *r) { put_part(r, S_DSUM, S_RESIDUAL); }
-static void dresidual_forward(staged_run *r) { put_part(r, S_DRESIDUAL, S_RESIDUAL); }
-static void dscale_forward(staged_run *r) { put_part(r, S_DSCALE, S_SCALE); }
-static void dshift_forward(staged_run *r) { put_part(r, S_DSHIFT, S_SCALE); }
-static void dgate_forward(staged_run *r) { put_part(r, S_DGATE, S_GATE); }
-static void dcolumn_forward(staged_run *r) { put_part(r, S_DCOLUMN_SCALE, S_COLUMN_SCALE); }
-static void residual_rows(staged_run *r) { r->parts[S_RESIDUAL].shape[0] = 4; }
-static void residual_i32(staged_run *r) { of(r, S_RESIDUAL)->dtype = (DLDataType){kDLInt, 32, 1}; }
-static void residual_on_gpu(staged_run *r) { of(r, S_RESIDUAL)->device.device_type = kDLCUDA; }
-static void residual_no_data(staged_run *r) { of(r, S_RESIDUAL)->data = NULL; }
-static void sum_cols(staged_run *r) { r->parts[S_SUM].shape[1] = 6; }
-static void sum_stride_0(staged_run *r) { r->parts[S_SUM].strides[0] = 0; of(r, S_SUM)->strides = r->parts[S_SUM].strides; }
-static void sum_on_y(staged_run *r) { put_part(r, S_SUM, S_Y); }
-static void sum_on_gate(staged_run *r) { put_part(r, S_SUM, S_GATE); }
-static void sum_past_residual(staged_run *r) { of(r, S_SUM)->data = of(r, S_RESIDUAL)->data; of(r, S_SUM)->byte_offset = of(r, S_RESIDUAL)->byte_offset + 4; }
-static void row_scale_size(staged_run *r) { r->parts[S_ROW_SCALE].shape[0] = 7; }
-static void row_scale_bool(staged_run *r) { of(r, S_ROW_SCALE)->dtype = (DLDataType){kDLBool, 8, 1}; }
-static void column_size(staged_run *r) { r->parts[S_COLUMN_SCALE].shape[0] = 5; }
-static void column_rank(staged_run *r) { of(r, S_COLUMN_SCALE)->ndim = 3; }
-static void scale_size(staged_run *r) { r->parts[S_SCALE].shape[0] = 5; }
-static void shift_size(staged_run *r) { r->parts[S_SHIFT].shape[0] = 8; }
-static void shift_lanes(staged_run *r) { of(r, S_SHIFT)->dtype.lanes = 2; }
-static void gate_cols(staged_run *r) { r->parts[S_GATE].shape[1] = 1; }
-static void rng_one(staged_run *r) { r->parts[S_RNG].shape[0] = 1; }
-static void rng_rank(staged_run *r) { of(r, S_RNG)->ndim = 2; r->parts[S_RNG].shape[0] = 1; r->parts[S_RNG].shape[1] = 2; }
-static void rng_stride(staged_run *r) { r->parts[S_RNG].strides[0] = 2; of(r, S_RNG)->strides = r->parts[S_RNG].strides; }
-static void rng_f64(staged_run *r) { of(r, S_RNG)->dtype = (DLDataType){kDLFloat, 64, 1}; }
-static void mask_rows(staged_run *r) { r->parts[S_MASK].shape[0] = 6; }
-static void mask_f32(staged_run *r) { of(r, S_MASK)->dtype = (DLDataType){kDLFloat, 32, 1}; }
-static void q_f32(staged_run *r) { of(r, S_Q)->dtype = (DLDataType){kDLFloat, 32, 1}; }
-static void q_u8(staged_run *r) { of(r, S_Q)->dtype = (DLDataType){kDLUInt, 8, 1}; }
-static void q_e4m3(staged_run *r) { of(r, S_Q)->dtype = (DLDataType){kDLFloat8_e4m3, 8, 1}; }
-static void q_cols(staged_run *r) { r->parts[S_Q].shape[1] = 8; }
-static void y_scale_two(staged_run *r) { both_scales(r); drop_part(r, S_Y_SCALES); of(r, S_AMAX)->ndim = 1; r->parts[S_AMAX].shape[0] = 2; }
-static void y_scale_f64(staged_run *r) { both_scales(r); drop_part(r, S_Y_SCALES); of(r, S_AMAX)->dtype.bits = 64; }
-static void y_scales_rank(staged_run *r) { of(r, S_Y_SCALES)->ndim = 1; }
-static void y_scales_blocks(staged_run *r) { r->parts[S_Y_SCALES].shape[1] = 3; }
-static void y_scales_rows(staged_run *r) { r->parts[S_Y_SCALES].shape[0] = 3; }
-static void y_scales_f16(staged_run *r) { of(r, S_Y_SCALES)->dtype = (DLDataType){kDLFloat, 16, 1}; }
-static void amax_row(staged_run *r) { of(r, S_AMAX)->ndim = 1; r->parts[S_AMAX].shape[0] = 5; }
-static void amax_f16(staged_run *r) { of(r, S_AMAX)->dtype.bits = 16; }
-static void amax_on_scales(staged_run *r) { of(r, S_AMAX)->data = of(r, S_Y_SCALES)->data; of(r, S_AMAX)->byte_offset = of(r, S_Y_SCALES)->byte_offset; }
-static void amax_odd(staged_run *r) { of(r, S_AMAX)->byte_offset += 2; }
+static void gate_2(bundle *r) { r->test.op.gate = (planish_gate)2; }
+static void gate_negative(bundle *r) { r->test.op.gate = (planish_gate)-1; }
+static void rounding_2(bundle *r) { r->test.op.rounding = (planish_rounding)2; }
+static void dropout_1(bundle *r) { r->test.op.dropout_p = 1; }
+static void dropout_negative(bundle *r) { r->test.op.dropout_p = -.5; }
+static void dropout_nan(bundle *r) { r->test.op.dropout_p = NAN; }
+static void block_negative(bundle *r) { r->test.op.scale_block = -1; }
+static void format_2(bundle *r) { r->test.op.scale_format = (planish_scale_format)2; }
+static void least_negative(bundle *r) { r->test.op.scale_least = -1; }
+static void least_infinite(bundle *r) { r->test.op.scale_least = INFINITY; }
+static void most_nan(bundle *r) { r->test.op.scale_most = NAN; }
+static void modulation_axis_2(bundle *r) { r->test.op.modulation_axes = PLANISH_AXIS(2); }
+static void column_axis_9(bundle *r) { r->test.op.column_axes |= PLANISH_AXIS(9); }
+static void no_rng(bundle *r) { drop_part(r, RNG); }
+static void no_scales(bundle *r) { drop_part(r, Y_SCALES); }
+static void both_scales(bundle *r) { put_part(r, Y_SCALE, AMAX); drop_part(r, AMAX); }
+static void scales_without_q(bundle *r) { drop_part(r, Q); }
+static void scale_without_q(bundle *r) { both_scales(r); drop_part(r, Y_SCALES); drop_part(r, Q); }
+static void neither_y_nor_q(bundle *r) { drop_part(r, Y); drop_part(r, Q); drop_part(r, Y_SCALES); }
+static void gate_before_residual(bundle *r) { r->test.op.gate = PLANISH_GATE_BEFORE; }
+static void e8m0_of_floats(bundle *r) { of(r, Y_SCALES)->dtype = (DLDataType){kDLFloat8_e8m0fnu, 8, 1}; }
+static void branch_forward(bundle *r) { put_part(r, BRANCH, RESIDUAL); }
+static void dsum_forward(bundle *r) { put_part(r, DSUM, RESIDUAL); }
+static void dresidual_forward(bundle *r) { put_part(r, DRESIDUAL, RESIDUAL); }
+static void dscale_forward(bundle *r) { put_part(r, DSCALE, SCALE); }
+static void dshift_forward(bundle *r) { put_part(r, DSHIFT, SCALE); }
+static void dgate_forward(bundle *r) { put_part(r, DGATE, GATE); }
+static void dcolumn_forward(bundle *r) { put_part(r, DCOLUMN_SCALE, COLUMN_SCALE); }
+static void residual_rows(bundle *r) { r->tensor[RESIDUAL].shape[0] = 4; }
+static void residual_i32(bundle *r) { of(r, RESIDUAL)->dtype = (DLDataType){kDLInt, 32, 1}; }
+static void residual_on_gpu(bundle *r) { of(r, RESIDUAL)->device.device_type = kDLCUDA; }
+static void residual_no_data(bundle *r) { of(r, RESIDUAL)->data = NULL; }
+static void sum_cols(bundle *r) { r->tensor[SUM].shape[1] = 6; }
+static void sum_stride_0(bundle *r) { r->tensor[SUM].strides[0] = 0; of(r, SUM)->strides = r->tensor[SUM].strides; }
+static void sum_on_y(bundle *r) { put_part(r, SUM, Y); }
+static void sum_on_gate(bundle *r) { put_part(r, SUM, GATE); }
+static void sum_past_residual(bundle *r) { of(r, SUM)->data = of(r, RESIDUAL)->data; of(r, SUM)->byte_offset = of(r, RESIDUAL)->byte_offset + 4; }
+static void row_scale_size(bundle *r) { r->tensor[ROW_SCALE].shape[0] = 7; }
+static void row_scale_bool(bundle *r) { of(r, ROW_SCALE)->dtype = (DLDataType){kDLBool, 8, 1}; }
+static void column_size(bundle *r) { r->tensor[COLUMN_SCALE].shape[0] = 5; }
+static void column_rank(bundle *r) { of(r, COLUMN_SCALE)->ndim = 3; }
+static void scale_size(bundle *r) { r->tensor[SCALE].shape[0] = 5; }
+static void shift_size(bundle *r) { r->tensor[SHIFT].shape[0] = 8; }
+static void shift_lanes(bundle *r) { of(r, SHIFT)->dtype.lanes = 2; }
+static void gate_cols(bundle *r) { r->tensor[GATE].shape[1] = 1; }
+static void rng_one(bundle *r) { r->tensor[RNG].shape[0] = 1; }
+static void rng_rank(bundle *r) { of(r, RNG)->ndim = 2; r->tensor[RNG].shape[0] = 1; r->tensor[RNG].shape[1] = 2; }
+static void rng_stride(bundle *r) { r->tensor[RNG].strides[0] = 2; of(r, RNG)->strides = r->tensor[RNG].strides; }
+static void rng_f64(bundle *r) { of(r, RNG)->dtype = (DLDataType){kDLFloat, 64, 1}; }
+static void mask_rows(bundle *r) { r->tensor[MASK].shape[0] = 6; }
+static void mask_f32(bundle *r) { of(r, MASK)->dtype = (DLDataType){kDLFloat, 32, 1}; }
+static void q_f32(bundle *r) { of(r, Q)->dtype = (DLDataType){kDLFloat, 32, 1}; }
+static void q_u8(bundle *r) { of(r, Q)->dtype = (DLDataType){kDLUInt, 8, 1}; }
+static void q_e4m3(bundle *r) { of(r, Q)->dtype = (DLDataType){kDLFloat8_e4m3, 8, 1}; }
+static void q_cols(bundle *r) { r->tensor[Q].shape[1] = 8; }
+static void y_scale_two(bundle *r) { both_scales(r); drop_part(r, Y_SCALES); of(r, AMAX)->ndim = 1; r->tensor[AMAX].shape[0] = 2; }
+static void y_scale_f64(bundle *r) { both_scales(r); drop_part(r, Y_SCALES); of(r, AMAX)->dtype.bits = 64; }
+static void y_scales_rank(bundle *r) { of(r, Y_SCALES)->ndim = 1; }
+static void y_scales_blocks(bundle *r) { r->tensor[Y_SCALES].shape[1] = 3; }
+static void y_scales_rows(bundle *r) { r->tensor[Y_SCALES].shape[0] = 3; }
+static void y_scales_f16(bundle *r) { of(r, Y_SCALES)->dtype = (DLDataType){kDLFloat, 16, 1}; }
+static void amax_row(bundle *r) { of(r, AMAX)->ndim = 1; r->tensor[AMAX].shape[0] = 5; }
+static void amax_f16(bundle *r) { of(r, AMAX)->dtype.bits = 16; }
+static void amax_on_scales(bundle *r) { of(r, AMAX)->data = of(r, Y_SCALES)->data; of(r, AMAX)->byte_offset = of(r, Y_SCALES)->byte_offset; }
+static void amax_odd(bundle *r) { of(r, AMAX)->byte_offset += 2; }
 
 /* ---- The table --------------------------------------------------------------------------------- */
 
@@ -168,13 +168,12 @@ static const struct { const char *name; edit edit; planish_status status; const 
 /* ---- Running it ------------------------------------------------------------------------------ */
 
 /* Everything that forward can have at once; gates behind the norm. */
-static staged_case everything(void) {
-    staged_case c = staged_rows(PLANISH_LAYER, 5, 7);
-    static const stage_part parts[] = {S_WEIGHT,    S_BIAS,         S_MEAN,  S_RESIDUAL, S_SUM,
-                                       S_ROW_SCALE, S_COLUMN_SCALE, S_SCALE, S_SHIFT,    S_GATE,
-                                       S_RNG,       S_MASK,         S_Q,     S_Y_SCALES, S_AMAX};
+static norm_case everything(void) {
+    norm_case c = bare_case(PLANISH_FORWARD, PLANISH_LAYER, 5, 7);
+    static const part parts[] = {WEIGHT, BIAS, MEAN, RESIDUAL, SUM, ROW_SCALE, COLUMN_SCALE, SCALE,
+                                 SHIFT,  GATE, RNG,  MASK,     Q,   Y_SCALES,  AMAX};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        c.has |= PART(parts[i]);
+        c.has |= HAS(parts[i]);
     c.op.modulation_axes = c.op.column_axes = PLANISH_AXIS(1);
     c.op.dropout_p = .5;
     c.op.scale_block = 4;
@@ -182,11 +181,10 @@ static staged_case everything(void) {
     return c;
 }
 
-static bool outputs_untouched(const staged_run *r) {
-    static const stage_part outputs[] = {S_Y,    S_MEAN, S_RSTD,     S_SUM,
-                                         S_MASK, S_Q,    S_Y_SCALES, S_AMAX};
+static bool outputs_untouched(const bundle *r) {
+    static const part outputs[] = {Y, MEAN, RSTD, SUM, MASK, Q, Y_SCALES, AMAX};
     for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
-        if (!tensor_untouched(&r->parts[outputs[i]]))
+        if (!tensor_untouched(&r->tensor[outputs[i]]))
             return false;
     return true;
 }
@@ -203,19 +201,19 @@ static void expect_sentence(size_t i, planish_status status, const char *message
 
 static void bad_run(size_t i) {
     test_case("run refuses: %s", bad_calls[i].name);
-    const staged_case c = everything();
-    staged_run r;
+    const norm_case c = everything();
+    bundle r;
     char message[512] = "";
-    staged_make(&r, &c);
+    bundle_make(&r, &c);
     bad_calls[i].edit(&r);
     const planish_exec own = {.struct_size = sizeof own,
                               .workspace = (r.workspace = guarded_make(1 << 20, 64)).data,
                               .workspace_bytes = 1 << 20,
                               .message = message,
                               .message_bytes = sizeof message};
-    expect_sentence(i, planish_norm_run(&r.c.op, PLANISH_FORWARD, &r.tensors, &own), message);
+    expect_sentence(i, planish_norm_run(&r.test.op, PLANISH_FORWARD, &r.tensors, &own), message);
     expect(outputs_untouched(&r), "an output was written to");
-    staged_free(&r);
+    bundle_free(&r);
 }
 
 /* Data is not looked at. */
@@ -224,29 +222,29 @@ static void bad_plan(size_t i) {
     if (bad_calls[i].status == PLANISH_ERROR_OVERLAP || e == residual_no_data || e == amax_odd)
         return;
     test_case("plan refuses: %s", bad_calls[i].name);
-    const staged_case c = everything();
-    staged_run r;
+    const norm_case c = everything();
+    bundle r;
     char message[512] = "";
-    staged_make(&r, &c);
+    bundle_make(&r, &c);
     e(&r);
     planish_plan *plan = NULL;
-    expect_sentence(
-        i,
-        planish_plan_create(&r.c.op, PLANISH_FORWARD, &r.tensors, &plan, message, sizeof message),
-        message);
+    expect_sentence(i,
+                    planish_plan_create(&r.test.op, PLANISH_FORWARD, &r.tensors, &plan, message,
+                                        sizeof message),
+                    message);
     expect(!plan, "a plan was made");
-    staged_free(&r);
+    bundle_free(&r);
 }
 
 /* The other passes have none of it. */
 static void other_passes(void) {
     for (int pass = PLANISH_BACKWARD_FROM_Y; pass <= PLANISH_APPLY; pass++) {
         test_case("pass %d has no residual", pass);
-        staged_case c = staged_rows(PLANISH_LAYER, 5, 7);
-        c.has |= PART(S_MEAN) | PART(S_RESIDUAL);
-        staged_run r;
+        norm_case c = bare_case(PLANISH_FORWARD, PLANISH_LAYER, 5, 7);
+        c.has |= HAS(MEAN) | HAS(RESIDUAL);
+        bundle r;
         char message[512] = "";
-        staged_make(&r, &c);
+        bundle_make(&r, &c);
         if (pass == PLANISH_BACKWARD_FROM_Y) {
             r.tensors.dy = r.tensors.dx = r.tensors.x;
             r.tensors.x = r.tensors.mean = NULL;
@@ -259,26 +257,26 @@ static void other_passes(void) {
                        PLANISH_ERROR_ARGUMENT &&
                    strstr(message, "residual is given"),
                "%s", message);
-        staged_free(&r);
+        bundle_free(&r);
     }
 }
 
 /* What the plan says of itself, and what it asks for. */
 static void plans(void) {
-    const staged_case c = everything();
-    staged_run r;
+    const norm_case c = everything();
+    bundle r;
     char message[512] = "", text[512] = "";
     planish_plan *plan = NULL;
-    staged_make(&r, &c);
+    bundle_make(&r, &c);
     test_case("the plan of everything");
-    expect(
-        !planish_plan_create(&r.c.op, PLANISH_FORWARD, &r.tensors, &plan, message, sizeof message),
-        "%s", message);
+    expect(!planish_plan_create(&r.test.op, PLANISH_FORWARD, &r.tensors, &plan, message,
+                                sizeof message),
+           "%s", message);
     planish_plan_describe(plan, text, sizeof text);
     expect(strstr(text, "column_scale+row_scale+dropout+residual+layer+modulation+gate+f8_e4m3fn"),
            "it is called %s", text);
     expect(!planish_plan_is_general(plan), "dense rows are called general");
-    expect(!planish_norm_supports(&r.c.op, PLANISH_FORWARD, &r.tensors, message, sizeof message),
+    expect(!planish_norm_supports(&r.test.op, PLANISH_FORWARD, &r.tensors, message, sizeof message),
            "%s", message);
     planish_buffers none = {.struct_size = sizeof none};
     const planish_exec own = {
@@ -286,24 +284,25 @@ static void plans(void) {
     expect(planish_plan_run(plan, &none, &own) == PLANISH_ERROR_NULL_POINTER, "runs without data");
     planish_plan_destroy(plan);
     test_case("no workspace");
-    expect(planish_norm_run(&r.c.op, PLANISH_FORWARD, &r.tensors, &own) == PLANISH_ERROR_WORKSPACE,
+    expect(planish_norm_run(&r.test.op, PLANISH_FORWARD, &r.tensors, &own) ==
+               PLANISH_ERROR_WORKSPACE,
            "%s", message);
     expect(outputs_untouched(&r), "an output was written to");
-    staged_free(&r);
+    bundle_free(&r);
     test_case("the plan of strided rows");
-    staged_case strided = c;
+    norm_case strided = c;
     strided.in = PERMUTED;
-    staged_make(&r, &strided);
-    expect(
-        !planish_plan_create(&r.c.op, PLANISH_FORWARD, &r.tensors, &plan, message, sizeof message),
-        "%s", message);
+    bundle_make(&r, &strided);
+    expect(!planish_plan_create(&r.test.op, PLANISH_FORWARD, &r.tensors, &plan, message,
+                                sizeof message),
+           "%s", message);
     expect(planish_plan_is_general(plan), "strided rows are not called general");
     const planish_status found =
-        planish_norm_supports(&r.c.op, PLANISH_FORWARD, &r.tensors, message, sizeof message);
+        planish_norm_supports(&r.test.op, PLANISH_FORWARD, &r.tensors, message, sizeof message);
     expect(found == PLANISH_ERROR_NO_FAST_KERNEL && strstr(message, "neighbours"), "%s: %s",
            planish_status_name(found), message);
     planish_plan_destroy(plan);
-    staged_free(&r);
+    bundle_free(&r);
 }
 
 int main(void) {

@@ -4,11 +4,6 @@
 
 #include "check.h"
 
-void case_set_types(norm_case *c, element all) {
-    c->x = c->y = c->weight = c->grad = all;
-    c->stats = all == F64 ? F64 : F32;
-}
-
 void bundle_run_well(bundle *b) {
     char message[512] = "";
     planish_status status = bundle_run(b, NULL, message, sizeof message);

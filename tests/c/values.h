@@ -4,9 +4,6 @@
 
 #include "cases.h"
 
-/* x, y, weights and gradients of this dtype; statistics of f32, or of f64 if that is f64. */
-void case_set_types(norm_case *c, element all);
-
 /* Runs, and expects that it goes well. */
 void bundle_run_well(bundle *b);
 

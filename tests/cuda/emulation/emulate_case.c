@@ -1,6 +1,5 @@
 #include "emulate_case.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -113,25 +112,21 @@ bool next_of_stages(uint64_t *seed) {
 
 bool cases_are_l2;
 
-bool case_becomes_l2(planish_kind *kind, double *eps, int ndim, const int64_t *shape,
-                     uint64_t reduce_axes) {
+bool case_becomes_l2(norm_case *c) {
     static int turn;
-    double cols = 1;
     if (!cases_are_l2)
         return true;
-    if (*kind != PLANISH_RMS)
+    if (c->op.kind != PLANISH_RMS)
         return false;
-    for (int i = 0; i < ndim; i++)
-        cols *= reduce_axes >> i & 1 ? (double)shape[i] : 1;
-    *kind = PLANISH_L2;
-    if (turn++ % 2 && *eps == 1e-5)
-        *eps = sqrt(cols);
+    c->op.kind = PLANISH_L2;
+    if (turn++ % 2 && c->op.eps == 1e-5)
+        case_set_length(c);
     return true;
 }
 
 void emulate_case(norm_case c) {
     char text[512];
-    if (!case_becomes_l2(&c.kind, &c.eps, c.ndim, c.shape, c.reduce_axes))
+    if (!case_becomes_l2(&c))
         return;
     if (!is_chosen(made++, chosen.share))
         return;
@@ -150,7 +145,7 @@ void emulate_case(norm_case c) {
             if (kept[p])
                 expect(!memcmp(kept[p], b.tensor[p].memory.data, b.tensor[p].memory.bytes),
                        "%s: other bits with the threads in another order", part_name(p));
-    if (good && c.shape[0] > 3 && !((c.reduce_axes | b.op.affine_axes) & 1))
+    if (good && c.shape[0] > 3 && !((c.op.reduce_axes | b.test.op.affine_axes) & 1))
         check_slice(&b, kept, c.shape[0] / 3, c.shape[0] / 2);
     if (good)
         check_in_place(&b, kept);
@@ -161,7 +156,7 @@ void emulate_case(norm_case c) {
 
 void emulate_numbers(norm_case c, numbers n) {
     c.numbers = n;
-    c.eps = n == SCALE_TINY ? 0 : 1e-5;
+    c.op.eps = n == SCALE_TINY ? 0 : 1e-5;
     emulate_case(c);
     c.pass = PLANISH_FORWARD;
     if (n != SUBNORMAL)

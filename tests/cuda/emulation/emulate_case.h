@@ -2,9 +2,7 @@
 #ifndef EMULATE_CASE_H
 #define EMULATE_CASE_H
 
-#include "../../c/backward_case.h"
 #include "../../c/cases.h"
-#include "../../c/staged_case.h"
 #include "emulated.h"
 
 /* Which of the cases run: of every share-th, those whose number among these leaves `part` when it
@@ -27,8 +25,7 @@ void emulate_case(norm_case c);
  * with an eps for which about half of the rows of normal numbers are too short. */
 extern bool cases_are_l2;
 /* Makes a case of such rows one of those; false: it does not run. */
-bool case_becomes_l2(planish_kind *kind, double *eps, int ndim, const int64_t *shape,
-                     uint64_t reduce_axes);
+bool case_becomes_l2(norm_case *c);
 
 /* The case with such numbers, and its forward, but that of subnormal numbers. */
 void emulate_numbers(norm_case c, numbers n);
@@ -42,10 +39,9 @@ enum { STAGES_SHARE = 5 };
 bool all_stages_run(void);
 bool next_of_stages(uint64_t *seed);
 void begin_run(schedule how);
-void emulate_forward(const char *name, staged_case c);
+void emulate_stages(const char *name, norm_case c);
 /* Rows with q, against y beside it, and without y for the same bits. */
-void emulate_quantised(const char *name, staged_case c);
-void emulate_backward(const char *name, backward_case c);
+void emulate_quantised(const char *name, norm_case c);
 /* Both at once have the bits of each alone. */
 void emulate_pair(const char *name, norm_case first, norm_case second);
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "../../c/check.h"
-#include "../../c/staged_check.h"
+#include "../../c/quantised.h"
 #include "emulate_case.h"
 
 /* Whether the next case is chosen, which then begins. */
@@ -14,93 +14,61 @@ static bool begin(const char *name, uint64_t *seed) {
     return true;
 }
 
-/* ---- Forward -------------------------------------------------------------------------------- */
+/* ---- One norm ------------------------------------------------------------------------------- */
 
-static bool run_forward(staged_run *r, schedule how) {
+static bool run(bundle *b, schedule how) {
     char text[700] = "";
     begin_run(how);
-    return expect(!staged_forward(r, NULL, text, sizeof text), "%s", text) && !write_folder;
+    return expect(!bundle_run(b, NULL, text, sizeof text), "%s", text) && !write_folder;
 }
 
 /* Expects the same bits of another run, with the threads in another order. */
-static void forward_again(const staged_case *c, uint64_t digest) {
-    staged_run r;
-    staged_make(&r, c);
-    if (run_forward(&r, SHUFFLED))
-        expect(staged_digest(&r) == digest, "other bits with the threads in another order");
-    staged_free(&r);
+static void run_again(const norm_case *c, uint64_t digest) {
+    bundle b;
+    bundle_make(&b, c);
+    if (run(&b, SHUFFLED))
+        expect(bundle_digest(&b) == digest, "other bits with the threads in another order");
+    bundle_free(&b);
 }
 
-void emulate_forward(const char *name, staged_case c) {
-    staged_run r;
-    if (!case_becomes_l2(&c.op.kind, &c.op.eps, c.ndim, c.shape, c.op.reduce_axes))
+void emulate_stages(const char *name, norm_case c) {
+    bundle b;
+    if (!case_becomes_l2(&c) || !begin(name, &c.seed))
         return;
-    if (!begin(name, &c.seed))
-        return;
-    staged_make(&r, &c);
-    staged_reference f = staged_reference_of(&r);
-    if (run_forward(&r, IN_ORDER)) {
-        staged_check(&r, &f);
-        forward_again(&c, staged_digest(&r));
+    bundle_make(&b, &c);
+    reference exact = bundle_reference(&b);
+    if (run(&b, IN_ORDER)) {
+        bundle_check_against(&b, &exact);
+        run_again(&c, bundle_digest(&b));
     }
-    staged_reference_free(&f);
-    staged_free(&r);
+    reference_free(&exact);
+    bundle_free(&b);
 }
 
 /* The bytes of q, without y, are those that it has beside y. */
-static void without_y(staged_case c, staged_run *with) {
+static void without_y(norm_case c, bundle *with) {
     const int64_t elements = c.shape[0] * c.shape[1];
-    staged_run r;
-    c.has &= ~PART(S_Y);
-    staged_make(&r, &c);
-    if (run_forward(&r, SHUFFLED)) {
-        unsigned char *q = staged_bytes(&r, S_Q), *wanted = staged_bytes(with, S_Q);
+    bundle b;
+    c.has &= ~HAS(Y);
+    bundle_make(&b, &c);
+    if (run(&b, SHUFFLED)) {
+        unsigned char *q = bundle_bytes(&b, Q), *wanted = bundle_bytes(with, Q);
         expect(!memcmp(q, wanted, (size_t)elements), "another q without y");
         free(q), free(wanted);
-        forward_again(&c, staged_digest(&r));
+        run_again(&c, bundle_digest(&b));
     }
-    staged_free(&r);
+    bundle_free(&b);
 }
 
-void emulate_quantised(const char *name, staged_case c) {
-    staged_run r;
-    if (!case_becomes_l2(&c.op.kind, &c.op.eps, c.ndim, c.shape, c.op.reduce_axes))
+void emulate_quantised(const char *name, norm_case c) {
+    bundle b;
+    if (!case_becomes_l2(&c) || !begin(name, &c.seed))
         return;
-    if (!begin(name, &c.seed))
-        return;
-    staged_make(&r, &c);
-    if (run_forward(&r, IN_ORDER))
-        quantised_check(&r);
-    without_y(c, &r);
-    staged_free(&r);
-}
-
-/* ---- Backward ------------------------------------------------------------------------------- */
-
-static bool run_backward(backward_run *r, schedule how) {
-    char text[700] = "";
-    begin_run(how);
-    return expect(!backward_do(r, NULL, text, sizeof text), "%s", text) && !write_folder;
-}
-
-void emulate_backward(const char *name, backward_case c) {
-    backward_run r, again;
-    if (!case_becomes_l2(&c.op.kind, &c.op.eps, c.ndim, c.shape, c.op.reduce_axes))
-        return;
-    if (!begin(name, &c.seed))
-        return;
-    backward_make(&r, &c);
-    backward_reference f = backward_reference_of(&r);
-    if (run_backward(&r, IN_ORDER)) {
-        backward_check(&r, &f);
-        backward_make(&again, &c);
-        if (run_backward(&again, SHUFFLED))
-            expect(backward_digest(&again) == backward_digest(&r),
-                   "other bits with the threads in another order");
-        backward_free(&again);
-    }
-    backward_reference_free(&f);
-    backward_free(&r);
+    bundle_make(&b, &c);
+    if (run(&b, IN_ORDER))
+        quantised_check(&b);
+    without_y(c, &b);
+    bundle_free(&b);
 }
 
 /* ---- Two norms ------------------------------------------------------------------------------ */
@@ -111,13 +79,14 @@ static void run_pair(bundle b[2], schedule how) {
     const planish_tensors *const tensors[] = {&b[0].tensors, &b[1].tensors};
     size_t bytes = 0;
     begin_run(how);
-    planish_status status = planish_norm_pair_workspace_bytes(&b[0].op, b[0].test.pass, tensors[0],
-                                                              tensors[1], &bytes, &exec);
+    planish_status status = planish_norm_pair_workspace_bytes(
+        &b[0].test.op, b[0].test.pass, tensors[0], tensors[1], &bytes, &exec);
     guarded room = guarded_make(bytes, 256);
     exec.workspace = bytes ? room.data : NULL;
     exec.workspace_bytes = bytes;
     if (!status)
-        status = planish_norm_pair_run(&b[0].op, b[0].test.pass, tensors[0], tensors[1], &exec);
+        status =
+            planish_norm_pair_run(&b[0].test.op, b[0].test.pass, tensors[0], tensors[1], &exec);
     expect(!status, "%s", text);
     guarded_free(&room);
 }
@@ -126,10 +95,9 @@ void emulate_pair(const char *name, norm_case first, norm_case second) {
     bundle b[2];
     unsigned char *kept[2][PARTS];
     uint64_t seed;
-    if (!case_becomes_l2(&first.kind, &first.eps, first.ndim, first.shape, first.reduce_axes) ||
-        !case_becomes_l2(&second.kind, &second.eps, second.ndim, second.shape, second.reduce_axes))
+    if (!case_becomes_l2(&first) || !case_becomes_l2(&second))
         return;
-    second.eps = first.eps;
+    second.op.eps = first.op.eps;
     if (!begin(name, &seed))
         return;
     first.seed = 2 * seed, second.seed = 2 * seed + 1;

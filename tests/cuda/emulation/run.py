@@ -23,8 +23,8 @@ DEVICE = (
     *("emulated", "emulated_pair", "fiber", "variants"),
 )
 SUPPORT = (
-    *("check", "element", "tensor", "activation", "reference", "cases", "values", "bounds"),
-    *("staged_case", "staged_reference", "backward_case", "backward_reference", "staged_check"),
+    *("check", "element", "tensor", "parts", "activation", "cases", "bundle", "values", "bounds"),
+    *("reference", "reference_forward", "reference_backward", "quantised"),
 )
 # The parts of src/cuda that know of the driver, of NVRTC or of files; the rest are pure functions.
 OUTSIDE = (

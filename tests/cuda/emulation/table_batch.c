@@ -9,8 +9,8 @@ static norm_case batch_of(planish_pass pass, planish_kind kind, const int64_t *n
     norm_case c = rows_of(pass, kind, 1, 1, type);
     c.ndim = 3;
     memcpy(c.shape, n, 3 * sizeof *n);
-    c.reduce_axes = 5;
-    c.affine_axes = 2;
+    c.op.reduce_axes = 5;
+    c.op.affine_axes = 2;
     c.in = c.out = last ? CHANNELS_LAST : DENSE;
     return c;
 }
@@ -36,7 +36,7 @@ void table_batch(void) {
                 limits.cooperative = i % 2 == 0 || i == 9;
                 if (pass == 2)
                     c.stats = F64;
-                c.weight_offset = i == 6;
+                c.op.weight_offset = i == 6;
                 if (i % 2 && c.x != F64)
                     c.weight = c.grad = F32;
                 emulate_case(c);
@@ -52,7 +52,7 @@ void table_batch(void) {
         limits.multiprocessors = 132;
         limits.cooperative = true;
         if (i % 3 == 1) {
-            c.activation = PLANISH_RELU;
+            c.op.activation = PLANISH_RELU;
             c.stats = F64;
         }
         emulate_case(c);
@@ -77,12 +77,12 @@ void table_batch_otherwise(void) {
         norm_case c =
             batch_of(both[i % 2], PLANISH_LAYER, shapes[i / 4 % 3], last, types[i / 3 % 3]);
         set_device(i % 5 == 4 ? 80 : 90, 2);
-        c.activation = i % 4 == 3   ? PLANISH_RELU
-                       : i % 8 == 2 ? PLANISH_GELU
-                       : i % 8 == 5 ? PLANISH_GELU_TANH
-                       : i % 8 == 1 ? PLANISH_RELU6
-                       : i % 8 == 6 ? PLANISH_HARDSWISH
-                                    : PLANISH_SILU;
+        c.op.activation = i % 4 == 3   ? PLANISH_RELU
+                          : i % 8 == 2 ? PLANISH_GELU
+                          : i % 8 == 5 ? PLANISH_GELU_TANH
+                          : i % 8 == 1 ? PLANISH_RELU6
+                          : i % 8 == 6 ? PLANISH_HARDSWISH
+                                       : PLANISH_SILU;
         c.stats = F64;
         c.numbers = i % 3 == 2 ? MEAN_1E4 : i % 3 == 1 ? MEAN_100 : NORMAL;
         emulate_case(c);
@@ -113,10 +113,10 @@ void table_batch_otherwise(void) {
         norm_case c = rows_of(both[i % 2], PLANISH_LAYER, 1, 1, i < 4 ? types[i] : F64);
         c.ndim = 4;
         memcpy(c.shape, (int64_t[]){6, 5, 7, 40}, 4 * sizeof *c.shape);
-        c.reduce_axes = i < 4 ? 10 : 8;
-        c.affine_axes = i < 4 ? 5 : 2;
+        c.op.reduce_axes = i < 4 ? 10 : 8;
+        c.op.affine_axes = i < 4 ? 5 : 2;
         if (i % 2 && i >= 4)
-            c.affine_axes = 3;
+            c.op.affine_axes = 3;
         emulate_case(c);
     }
 }
@@ -140,7 +140,7 @@ void table_batch_slabs(void) {
                 limits.shared_per_block = 50000;
             if (pass == 2)
                 c.stats = F64;
-            c.weight_offset = i == 6;
+            c.op.weight_offset = i == 6;
             if (i % 2 && c.x != F64)
                 c.weight = c.grad = F32;
             if (i % 5 == 3)
@@ -154,9 +154,9 @@ void table_batch_slabs(void) {
     for (int i = 0; i < 20; i++) {
         norm_case c = batch_of(both[i % 2], PLANISH_LAYER, shapes[i % 5], false, types[i % 3]);
         set_device(i % 5 == 4 ? 80 : 90, 2);
-        c.activation = i % 3 == 0 ? PLANISH_IDENTITY : i % 3 == 1 ? PLANISH_RELU : PLANISH_SILU;
-        c.stats = c.activation ? F64 : F32;
-        if (!c.activation || !(drop[i / 4] & HAS(BIAS)))
+        c.op.activation = i % 3 == 0 ? PLANISH_IDENTITY : i % 3 == 1 ? PLANISH_RELU : PLANISH_SILU;
+        c.stats = c.op.activation ? F64 : F32;
+        if (!c.op.activation || !(drop[i / 4] & HAS(BIAS)))
             c.has &= ~drop[i / 4];
         if (i % 7 == 6) {
             c.y = F32;
@@ -186,8 +186,8 @@ void table_batch_parts(void) {
         set_device(i % 5 == 4 ? 80 : 90, 2);
         limits.cooperative = i % 2;
         if (i < 20) { /* the images are kept, too */
-            c.reduce_axes = 4;
-            c.affine_axes = i % 4 == 3 ? 3 : 2;
+            c.op.reduce_axes = 4;
+            c.op.affine_axes = i % 4 == 3 ? 3 : 2;
         }
         if (half)
             c.has |= HAS(C1) | HAS(C2);

@@ -12,15 +12,15 @@ void table_activations(void) {
         const bool last = i / 10 % 2;
         norm_case c = groups_of(both[i / 5 % 2], i % 7 == 6 ? PLANISH_RMS : PLANISH_LAYER,
                                 shapes[i % 5], last, types[(i + i / 5) % 3]);
-        c.activation = i % 4 == 3   ? PLANISH_RELU
-                       : i % 8 == 2 ? PLANISH_GELU
-                       : i % 8 == 5 ? PLANISH_GELU_TANH
-                       : i % 8 == 1 ? PLANISH_RELU6
-                       : i % 8 == 6 ? PLANISH_HARDSWISH
-                                    : PLANISH_SILU;
+        c.op.activation = i % 4 == 3   ? PLANISH_RELU
+                          : i % 8 == 2 ? PLANISH_GELU
+                          : i % 8 == 5 ? PLANISH_GELU_TANH
+                          : i % 8 == 1 ? PLANISH_RELU6
+                          : i % 8 == 6 ? PLANISH_HARDSWISH
+                                       : PLANISH_SILU;
         c.stats = i % 9 == 8 ? F32 : F64; /* of f32 the general way, backward */
         c.numbers = of[(i + i / 10) % 3];
-        c.weight_offset = i % 8 == 5;
+        c.op.weight_offset = i % 8 == 5;
         if (i % 6 == 4)
             c.weight = c.grad = F32;
         if (i % 11 == 10)
@@ -30,13 +30,13 @@ void table_activations(void) {
     for (int i = 0; i < 8; i++) {
         norm_case c = i % 2 ? channels_of(both[i / 2 % 2], PLANISH_LAYER, 2, 24, 20, types[i % 4])
                             : rows_of(both[i / 2 % 2], PLANISH_LAYER, 9, 200, types[i / 2]);
-        c.activation = i % 3 ? PLANISH_SILU : PLANISH_RELU;
+        c.op.activation = i % 3 ? PLANISH_SILU : PLANISH_RELU;
         emulate_case(c);
     }
     /* z of some hundreds, of either sign. */
     for (int i = 0; i < 8; i++) {
         norm_case c = groups_of(both[i % 2], PLANISH_LAYER, shapes[4], i / 2 % 2, types[i / 4]);
-        c.activation = PLANISH_SILU;
+        c.op.activation = PLANISH_SILU;
         c.stats = F64;
         c.numbers = OUTLIER;
         emulate_case(c);
@@ -49,10 +49,10 @@ void table_activations(void) {
         {SCALE_TINY, 0, 1e-6}, {SCALE_BIG, 6.2e4, 500}, {NORMAL, 0, 1e-6}, {OUTLIER, 0, 1e-7}};
     for (int i = 0; i < 8; i++) {
         norm_case c = groups_of(PLANISH_BACKWARD, PLANISH_LAYER, shapes[i % 2 * 4], false, F16);
-        c.activation = PLANISH_SILU;
+        c.op.activation = PLANISH_SILU;
         c.stats = F64;
         c.numbers = dys[i / 2].x;
-        c.eps = c.numbers == SCALE_TINY ? 0 : 1e-5;
+        c.op.eps = c.numbers == SCALE_TINY ? 0 : 1e-5;
         c.dy_center = dys[i / 2].center;
         c.dy_spread = dys[i / 2].spread;
         emulate_case(c);
@@ -62,7 +62,7 @@ void table_activations(void) {
     for (int t = 0; t < 2; t++) {
         norm_case c = groups_of(PLANISH_BACKWARD, PLANISH_LAYER, twice, false, F16);
         c.numbers = OUTLIER; /* whose rstd is far from 1 */
-        c.activation = PLANISH_SILU;
+        c.op.activation = PLANISH_SILU;
         c.stats = F64;
         if (t)
             c.weight = c.grad = F32;
@@ -87,7 +87,7 @@ void table_behind_rows(void) {
         norm_case c = rows_of(PLANISH_BACKWARD, i % 5 == 4 ? PLANISH_RMS : PLANISH_LAYER, rows, n,
                               types[(i + i / 8) % (n == 3 || n == 8200 ? 3 : 4)]);
         set_device(i % 7 == 6 ? 80 : 90, n > 4096 ? 16 : 2);
-        c.activation = activation_of(i);
+        c.op.activation = activation_of(i);
         c.numbers = of[i % 5];
         if (i % 4 == 1)
             c.stats = F64;
@@ -99,13 +99,13 @@ void table_behind_rows(void) {
             c.has &= ~(HAS(BIAS) | HAS(DBIAS));
         if (i % 11 == 8)
             c.has &= ~HAS(DX);
-        c.weight_offset = i == 10;
+        c.op.weight_offset = i == 10;
         emulate_case(c);
     }
     /* Too long for one read: the general kernels. */
     norm_case c = rows_of(PLANISH_BACKWARD, PLANISH_LAYER, 2, 20000, F32);
     set_device(80, 2);
-    c.activation = PLANISH_SILU;
+    c.op.activation = PLANISH_SILU;
     emulate_case(c);
 }
 
@@ -119,7 +119,7 @@ void table_behind_channels(void) {
             channels_of(PLANISH_FORWARD, i % 4 == 3 ? PLANISH_RMS : PLANISH_LAYER, shapes[i % 8][0],
                         shapes[i % 8][1], shapes[i % 8][2], types[(i + i / 8) % 3]);
         set_device(i % 5 == 4 ? 80 : 90, 2);
-        c.activation = activation_of(i);
+        c.op.activation = activation_of(i);
         if (i % 2)
             c.weight = F32;
         if (i % 7 == 5)
@@ -144,14 +144,14 @@ void table_behind_relu(void) {
     for (int i = 0; i < 6; i++) {
         norm_case c = rows_of(PLANISH_BACKWARD, PLANISH_LAYER, i % 3 ? 43 : 301,
                               (int64_t[]){96, 768, 2304}[i % 3], i % 2 ? BF16 : F16);
-        c.activation = PLANISH_RELU;
+        c.op.activation = PLANISH_RELU;
         c.numbers = MEAN_1E4;
         c.stats = i == 4 ? F64 : F32;
         emulate_case(c);
     }
     for (int i = 0; i < 2; i++) {
         norm_case c = channels_of(PLANISH_BACKWARD, PLANISH_LAYER, 2, 520, 196, F16);
-        c.activation = PLANISH_RELU;
+        c.op.activation = PLANISH_RELU;
         c.numbers = MEAN_1E4;
         c.stats = i ? F64 : F32;
         emulate_case(c);

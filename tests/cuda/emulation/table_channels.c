@@ -12,7 +12,7 @@ void table_channels(void) {
             norm_case c = channels_of(both[pass], i % 4 == 3 ? PLANISH_RMS : PLANISH_LAYER,
                                       shapes[i][0], shapes[i][1], shapes[i][2], types[i % 3]);
             set_device(i % 5 == 4 ? 80 : 90, 2);
-            c.weight_offset = i == 6;
+            c.op.weight_offset = i == 6;
             if (i % 2)
                 c.weight = c.grad = F32;
             emulate_case(c);

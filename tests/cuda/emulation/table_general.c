@@ -20,7 +20,7 @@ void table_other_passes(void) {
                 c.given = SHIFTED;
                 c.distance = .5;
             }
-            c.weight_offset = i == 4;
+            c.op.weight_offset = i == 4;
             emulate_case(c);
             if (pass != PLANISH_BACKWARD_STATISTICS)
                 continue;
@@ -39,7 +39,7 @@ void table_any_layout(void) {
             norm_case c = rows_of(both[pass], PLANISH_LAYER, 12, 70, types[i % 3]);
             c.ndim = 3;
             c.shape[2] = 9;
-            c.reduce_axes = c.affine_axes = i % 2 ? 6 : 4;
+            c.op.reduce_axes = c.op.affine_axes = i % 2 ? 6 : 4;
             c.in = in[i];
             c.out = in[i % 3];
             c.params = i == 2 ? REVERSED : DENSE;
@@ -65,8 +65,8 @@ void table_any_axes(void) {
                                   types[(i + pass) % 4]);
             c.ndim = problems[i].ndim;
             memcpy(c.shape, problems[i].shape, sizeof problems[i].shape);
-            c.reduce_axes = problems[i].reduce;
-            c.affine_axes = problems[i].affine;
+            c.op.reduce_axes = problems[i].reduce;
+            c.op.affine_axes = problems[i].affine;
             c.in = c.out = i % 3 == 1 ? CHANNELS_LAST : DENSE;
             c.full_rank = i % 2;
             if (i == 3 || i == 5) {
@@ -83,8 +83,8 @@ void table_any_axes(void) {
         norm_case c = rows_of(PLANISH_BACKWARD, PLANISH_LAYER, 1, 1, F32);
         c.ndim = 4;
         memcpy(c.shape, (int64_t[]){2 + i, 6, 7, 8}, 4 * sizeof *c.shape);
-        c.reduce_axes = 10;
-        c.affine_axes = 5;
+        c.op.reduce_axes = 10;
+        c.op.affine_axes = 5;
         c.in = c.out = INNER_STRIDE_2;
         c.numbers = MEAN_1E4;
         emulate_case(c);

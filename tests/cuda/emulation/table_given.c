@@ -72,7 +72,7 @@ void table_given_images(void) {
                                 types[(i + i / 2) % 3]);
         with_given(c);
         if (i % 3 == 1) {
-            c.activation = i % 2 ? PLANISH_SILU : PLANISH_RELU;
+            c.op.activation = i % 2 ? PLANISH_SILU : PLANISH_RELU;
             c.stats = F64;
             with_given(c);
         }
@@ -86,7 +86,7 @@ void table_given_images(void) {
         norm_case c =
             groups_of(PLANISH_BACKWARD, PLANISH_LAYER,
                       (int64_t[]){2, 3, 2 << i % 2 * 2, 4800 >> i % 2 * 2}, false, types[i % 3]);
-        c.activation = i == 3 ? PLANISH_SILU : PLANISH_IDENTITY;
+        c.op.activation = i == 3 ? PLANISH_SILU : PLANISH_IDENTITY;
         with_given(c);
     }
 }
@@ -96,7 +96,7 @@ void table_given_otherwise(void) {
     for (int i = 0; i < 4; i++) {
         norm_case c = rows_of(PLANISH_BACKWARD, PLANISH_LAYER, 9, 77, types[i]);
         c.in = c.out = INNER_STRIDE_2;
-        c.activation = i % 2 ? PLANISH_SILU : PLANISH_IDENTITY;
+        c.op.activation = i % 2 ? PLANISH_SILU : PLANISH_IDENTITY;
         with_given(c);
         c.pass = PLANISH_APPLY;
         c.given = RANDOM;

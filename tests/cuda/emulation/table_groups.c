@@ -13,7 +13,7 @@ void table_groups(void) {
                 norm_case c = groups_of(both[pass], i % 4 == 3 ? PLANISH_RMS : PLANISH_LAYER,
                                         shapes[i], last, types[(i + (size_t)last) % 3]);
                 set_device(i % 5 == 4 ? 80 : 90, 2);
-                c.weight_offset = i == 6;
+                c.op.weight_offset = i == 6;
                 if (i % 2)
                     c.weight = c.grad = F32;
                 emulate_case(c);
@@ -82,10 +82,10 @@ void table_group_tiles(void) {
                                         shapes[i], false, types[t]);
                 set_device(i % 5 == 2 ? 80 : 90, 2);
                 c.numbers = of[(i + t) % (pass ? 5 : 7)];
-                c.eps = c.numbers == SCALE_TINY ? 0 : 1e-5;
+                c.op.eps = c.numbers == SCALE_TINY ? 0 : 1e-5;
                 c.out = outs[(i + t) % 5];
                 c.in = i % 4 == 3 ? DENSE : c.out; /* x and the output need not lie alike */
-                c.weight_offset = i == 6;
+                c.op.weight_offset = i == 6;
                 if ((i + t) % 2)
                     c.weight = c.grad = F32;
                 if (i % 5 == 4)

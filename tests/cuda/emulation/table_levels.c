@@ -21,8 +21,8 @@ void table_levels(void) {
         c.shape[1] = heads;
         c.shape[batch ? 2 : 1] = batch ? tokens : heads;
         c.shape[c.ndim - 1] = n;
-        c.reduce_axes = (uint64_t)1 << (c.ndim - 1);
-        c.affine_axes = c.reduce_axes | (own ? 2 : 0);
+        c.op.reduce_axes = (uint64_t)1 << (c.ndim - 1);
+        c.op.affine_axes = c.op.reduce_axes | (own ? 2 : 0);
         c.in = batch && i % 7 ? PACKED_HEADS : PACKED;
         c.out = i % 3 == 2 ? c.in : i % 11 == 6 ? PADDED : DENSE;
         c.numbers = of[(i + i / 12) % 6];
@@ -35,7 +35,7 @@ void table_levels(void) {
         if (i % 13 == 7)
             c.has &= ~HAS(DX);
         if (i % 9 == 2) {
-            c.activation = i % 2 ? PLANISH_GELU : PLANISH_SILU;
+            c.op.activation = i % 2 ? PLANISH_GELU : PLANISH_SILU;
             c.stats = F64;
         }
         set_device(i % 6 == 5 ? 80 : 90, i % 2 ? 2 : 7);

@@ -7,9 +7,9 @@ static void in_four_passes(norm_case c, int i) {
                                  CONSTANT, SCALE_MIXED, MEAN_100,  SCALE_TINY};
     const unsigned weights = HAS(WEIGHT) | HAS(DWEIGHT), bias = HAS(BIAS) | HAS(DBIAS);
     for (planish_pass pass = PLANISH_STATISTICS; pass <= PLANISH_BACKWARD_STATISTICS; pass++) {
-        norm_case now = rows_of(pass, c.kind, c.shape[0], c.shape[1], c.x);
+        norm_case now = rows_of(pass, c.op.kind, c.shape[0], c.shape[1], c.x);
         now.weight = now.grad = c.weight;
-        now.weight_offset = c.weight_offset;
+        now.op.weight_offset = c.op.weight_offset;
         now.in = c.in;
         now.out = c.out;
         now.numbers = c.x == F64 ? NORMAL : of[i % 8];
@@ -52,7 +52,7 @@ void table_parts(void) {
         c.in = c.out = i % 7 == 3 ? PADDED : i % 7 == 5 ? MISALIGNED : DENSE;
         if (i % 4 == 1 && c.x != F64)
             c.weight = F32;
-        c.weight_offset = i % 9 == 4;
+        c.op.weight_offset = i % 9 == 4;
         in_four_passes(c, i + i / 8);
     }
 }

@@ -203,7 +203,7 @@ void table_outputs_and_dtypes(void) {
         }
         norm_case c = rows_of(both[pass], PLANISH_LAYER, 29, 200, BF16);
         c.weight = c.grad = F32;
-        c.weight_offset = 1;
+        c.op.weight_offset = 1;
         emulate_case(c);
         c = rows_of(both[pass], PLANISH_LAYER, 13, 1024, F16);
         c.y = F32;
@@ -239,9 +239,9 @@ void table_all_numbers(void) {
             norm_case c = rows_of(n % 2 ? PLANISH_FORWARD : PLANISH_BACKWARD, PLANISH_LAYER, 9,
                                   t == 1 ? 96 : 1024, types[t]);
             c.numbers = n;
-            c.eps = n == SCALE_TINY
-                        ? 0
-                        : 1e-5; /* rstd of subnormal rows is no float (docs/guide/gpu.md) */
+            c.op.eps = n == SCALE_TINY
+                           ? 0
+                           : 1e-5; /* rstd of subnormal rows is no float (docs/guide/gpu.md) */
             emulate_case(c);
             if (n == SCALE_BIG || n == SCALE_TINY || n == MEAN_1E4) {
                 c.pass = PLANISH_FORWARD;

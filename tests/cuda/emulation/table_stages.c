@@ -8,11 +8,11 @@
 #include "tables.h"
 
 #define A PLANISH_AXIS
-#define AFFINE (PART(S_WEIGHT) | PART(S_BIAS))
-#define ADDED (PART(S_RESIDUAL) | PART(S_SUM))
-#define MODULATED (PART(S_SCALE) | PART(S_SHIFT))
-#define DROPPED (PART(S_RNG) | PART(S_MASK))
-#define SCALED (PART(S_ROW_SCALE) | PART(S_COLUMN_SCALE))
+#define AFFINE (HAS(WEIGHT) | HAS(BIAS))
+#define ADDED (HAS(RESIDUAL) | HAS(SUM))
+#define MODULATED (HAS(SCALE) | HAS(SHIFT))
+#define DROPPED (HAS(RNG) | HAS(MASK))
+#define SCALED (HAS(ROW_SCALE) | HAS(COLUMN_SCALE))
 
 static const DLDataType e4m3 = {kDLFloat8_e4m3fn, 8, 1}, e5m2 = {kDLFloat8_e5m2, 8, 1},
                         i8 = {kDLInt, 8, 1};
@@ -35,9 +35,9 @@ typedef struct forward_row {
 } forward_row;
 
 /* Over the last axis; of four axes, groups of channels. */
-static staged_case forward_of(const forward_row *f) {
+static norm_case forward_of(const forward_row *f) {
     const int ndim = f->shape[3] ? 4 : f->shape[2] ? 3 : 2;
-    staged_case c = staged_rows(f->kind, 1, 1);
+    norm_case c = bare_case(PLANISH_FORWARD, f->kind, 1, 1);
     c.ndim = ndim;
     memcpy(c.shape, f->shape, sizeof f->shape);
     c.op.reduce_axes = c.op.affine_axes = c.op.column_axes = A(ndim - 1);
@@ -51,8 +51,8 @@ static staged_case forward_of(const forward_row *f) {
     c.op.gate = f->gate;
     c.op.rounding = f->rounding;
     c.has |= f->has;
-    c.type = c.residual = c.sum = c.y = f->type;
-    c.params = f->params;
+    case_set_types(&c, f->type);
+    c.weight = c.stages = f->params;
     c.in = f->in;
     c.draw[0] = 0x123456789abcdef0u;
     c.draw[1] = 40;
@@ -66,13 +66,13 @@ void table_stages_forward(void) {
          .shape = {19, 768},
          .type = BF16,
          .params = BF16,
-         .has = ADDED | AFFINE | PART(S_MEAN)},
+         .has = ADDED | AFFINE | HAS(MEAN)},
         {.name = "RMSNorm of a sum, rows of a warp",
          .kind = PLANISH_RMS,
          .shape = {13, 1024},
          .type = F16,
          .params = F16,
-         .has = ADDED | PART(S_WEIGHT)},
+         .has = ADDED | HAS(WEIGHT)},
         {.name = "LayerNorm of a sum, rows of a block",
          .shape = {7, 4096},
          .type = BF16,
@@ -83,25 +83,25 @@ void table_stages_forward(void) {
          .shape = {9, 1024},
          .type = BF16,
          .params = BF16,
-         .has = ADDED | PART(S_RNG) | PART(S_WEIGHT),
+         .has = ADDED | HAS(RNG) | HAS(WEIGHT),
          .p = .25},
         {.name = "RMSNorm and a gate that waits",
          .kind = PLANISH_RMS,
          .shape = {11, 1024},
          .type = F16,
          .params = F16,
-         .has = PART(S_WEIGHT) | PART(S_GATE)},
+         .has = HAS(WEIGHT) | HAS(GATE)},
         {.name = "RMSNorm and a gate, rows of more lanes",
          .kind = PLANISH_RMS,
          .shape = {5, 9216},
          .type = F16,
          .params = F16,
-         .has = PART(S_WEIGHT) | PART(S_GATE)},
+         .has = HAS(WEIGHT) | HAS(GATE)},
         {.name = "a gate before",
          .shape = {33, 200},
          .type = BF16,
          .params = F32,
-         .has = PART(S_GATE) | PART(S_SUM) | AFFINE,
+         .has = HAS(GATE) | HAS(SUM) | AFFINE,
          .gate = PLANISH_GATE_BEFORE},
         {.name = "a rounded xhat, which is y", /* no weight: to the reference it is the same */
          .shape = {33, 200},
@@ -113,7 +113,7 @@ void table_stages_forward(void) {
          .shape = {3, 7, 96},
          .type = F16,
          .params = F16,
-         .has = ADDED | DROPPED | SCALED | MODULATED | AFFINE | PART(S_MEAN),
+         .has = ADDED | DROPPED | SCALED | MODULATED | AFFINE | HAS(MEAN),
          .f = PLANISH_SILU,
          .modulation = A(0) | A(2),
          .p = .125,
@@ -122,7 +122,7 @@ void table_stages_forward(void) {
          .shape = {2, 5, 300},
          .type = F64,
          .params = F64,
-         .has = ADDED | DROPPED | SCALED | MODULATED | AFFINE | PART(S_MEAN) | PART(S_GATE),
+         .has = ADDED | DROPPED | SCALED | MODULATED | AFFINE | HAS(MEAN) | HAS(GATE),
          .f = PLANISH_GELU,
          .modulation = A(0) | A(2),
          .p = .5},
@@ -153,7 +153,7 @@ void table_stages_forward(void) {
          .shape = {3, 40000},
          .type = F32,
          .params = F32,
-         .has = PART(S_SUM) | PART(S_COLUMN_SCALE) | AFFINE,
+         .has = HAS(SUM) | HAS(COLUMN_SCALE) | AFFINE,
          .f = PLANISH_GELU_TANH},
         {.name = "a modulation alone, of samples",
          .shape = {3, 41, 96},
@@ -165,7 +165,7 @@ void table_stages_forward(void) {
          .shape = {2, 5, 4096},
          .type = F16,
          .params = F16,
-         .has = MODULATED | PART(S_MEAN),
+         .has = MODULATED | HAS(MEAN),
          .f = PLANISH_SILU,
          .modulation = A(0) | A(2)},
         {.name = "a modulation alone, tiled",
@@ -185,7 +185,7 @@ void table_stages_forward(void) {
          .shape = {2, 3, 4, 15},
          .type = F32,
          .params = F32,
-         .has = ADDED | AFFINE | PART(S_GATE) | DROPPED,
+         .has = ADDED | AFFINE | HAS(GATE) | DROPPED,
          .p = .25},
         {.name = "groups of a sum",
          .shape = {2, 3, 8, 64},
@@ -196,7 +196,7 @@ void table_stages_forward(void) {
          .shape = {2, 5, 30},
          .type = F64,
          .params = F64,
-         .has = ADDED | DROPPED | SCALED | MODULATED | AFFINE | PART(S_MEAN) | PART(S_GATE),
+         .has = ADDED | DROPPED | SCALED | MODULATED | AFFINE | HAS(MEAN) | HAS(GATE),
          .f = PLANISH_SILU,
          .p = .25,
          .in = INNER_STRIDE_2},
@@ -205,7 +205,7 @@ void table_stages_forward(void) {
         forward_row f = rows[i];
         f.arch = f.arch ? f.arch : 90;
         f.multiprocessors = f.multiprocessors ? f.multiprocessors : 2;
-        emulate_forward(f.name, forward_of(&f));
+        emulate_stages(f.name, forward_of(&f));
     }
 }
 
@@ -222,19 +222,19 @@ void table_stages_quantised(void) {
         int64_t block;
         layout in;
     } rows[] = {
-        {PLANISH_RMS, 90, 9, 1024, BF16, PART(S_Y_SCALES), &e4m3, 0, DENSE},
-        {PLANISH_RMS, 90, 5, 4096, F16, PART(S_Y_SCALE), &e5m2, 0, DENSE},
-        {PLANISH_LAYER, 90, 5, 4096, F16, PART(S_Y_SCALES) | PART(S_AMAX), &i8, 0, DENSE},
-        {PLANISH_RMS, 90, 5, 4096, F16, PART(S_Y_SCALES) | ADDED, &e4m3, 128, DENSE},
-        {PLANISH_RMS, 90, 37, 256, BF16, PART(S_Y_SCALES), &e4m3, 32, DENSE},
-        {PLANISH_LAYER, 100, 9, 1024, F16, PART(S_Y_SCALES) | PART(S_BIAS), &e4m3, 0, DENSE},
-        {PLANISH_LAYER, 80, 3, 40000, F32, PART(S_Y_SCALES) | PART(S_AMAX), &i8, 0, DENSE},
-        {PLANISH_LAYER, 90, 4, 70, F32, PART(S_Y_SCALES) | PART(S_AMAX), &e5m2, 7, INNER_STRIDE_2},
+        {PLANISH_RMS, 90, 9, 1024, BF16, HAS(Y_SCALES), &e4m3, 0, DENSE},
+        {PLANISH_RMS, 90, 5, 4096, F16, HAS(Y_SCALE), &e5m2, 0, DENSE},
+        {PLANISH_LAYER, 90, 5, 4096, F16, HAS(Y_SCALES) | HAS(AMAX), &i8, 0, DENSE},
+        {PLANISH_RMS, 90, 5, 4096, F16, HAS(Y_SCALES) | ADDED, &e4m3, 128, DENSE},
+        {PLANISH_RMS, 90, 37, 256, BF16, HAS(Y_SCALES), &e4m3, 32, DENSE},
+        {PLANISH_LAYER, 100, 9, 1024, F16, HAS(Y_SCALES) | HAS(BIAS), &e4m3, 0, DENSE},
+        {PLANISH_LAYER, 80, 3, 40000, F32, HAS(Y_SCALES) | HAS(AMAX), &i8, 0, DENSE},
+        {PLANISH_LAYER, 90, 4, 70, F32, HAS(Y_SCALES) | HAS(AMAX), &e5m2, 7, INNER_STRIDE_2},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        staged_case c = staged_rows(rows[i].kind, rows[i].rows, rows[i].cols);
-        c.has |= rows[i].has | PART(S_Q) | PART(S_WEIGHT);
-        c.type = c.residual = c.sum = c.params = rows[i].type;
+        norm_case c = bare_case(PLANISH_FORWARD, rows[i].kind, rows[i].rows, rows[i].cols);
+        c.has |= rows[i].has | HAS(Q) | HAS(WEIGHT);
+        case_set_types(&c, rows[i].type);
         c.y = F32;
         c.q = *rows[i].q;
         c.op.scale_block = rows[i].block;

@@ -5,15 +5,15 @@
 #include "tables.h"
 
 #define A PLANISH_AXIS
-#define MODULATED (PART(S_SCALE) | PART(S_SHIFT))
+#define MODULATED (HAS(SCALE) | HAS(SHIFT))
 
 /* ---- Backward ------------------------------------------------------------------------------- */
 
-#define DAFFINE (PART(S_WEIGHT) | PART(S_DWEIGHT) | PART(S_DBIAS))
-#define DMODULATED (MODULATED | PART(S_DSCALE) | PART(S_DSHIFT))
-#define DCOLUMN (PART(S_COLUMN_SCALE) | PART(S_DCOLUMN_SCALE) | PART(S_BRANCH))
-#define DGATED (PART(S_GATE) | PART(S_DGATE))
-#define DADDED (PART(S_DSUM) | PART(S_DRESIDUAL))
+#define DAFFINE (HAS(WEIGHT) | HAS(DWEIGHT) | HAS(DBIAS))
+#define DMODULATED (MODULATED | HAS(DSCALE) | HAS(DSHIFT))
+#define DCOLUMN (HAS(COLUMN_SCALE) | HAS(DCOLUMN_SCALE) | HAS(BRANCH))
+#define DGATED (HAS(GATE) | HAS(DGATE))
+#define DADDED (HAS(DSUM) | HAS(DRESIDUAL))
 
 typedef struct backward_row {
     const char *name;
@@ -29,9 +29,9 @@ typedef struct backward_row {
     layout in, out;
 } backward_row;
 
-static backward_case backward_of(const backward_row *b) {
+static norm_case backward_of(const backward_row *b) {
     const int ndim = b->shape[3] ? 4 : b->shape[2] ? 3 : 2;
-    backward_case c = backward_rows(b->kind, 1, 1);
+    norm_case c = bare_case(PLANISH_BACKWARD, b->kind, 1, 1);
     c.ndim = ndim;
     memcpy(c.shape, b->shape, sizeof b->shape);
     c.op.reduce_axes = c.op.affine_axes = c.op.column_axes = A(ndim - 1);
@@ -44,8 +44,8 @@ static backward_case backward_of(const backward_row *b) {
     c.op.dropout_p = b->p;
     c.op.gate = b->gate;
     c.has = b->has;
-    c.x = c.dy = c.dx = c.stages = b->type;
-    c.params = b->params;
+    case_set_types(&c, b->type);
+    c.weight = c.grad = b->params;
     c.stats = b->stats;
     c.in = b->in;
     c.out = b->out;
@@ -56,7 +56,7 @@ static backward_case backward_of(const backward_row *b) {
 }
 
 void table_stages_backward(void) {
-    static const uint64_t dx = PART(S_DX);
+    static const uint64_t dx = HAS(DX);
     static const backward_row rows[] = {
         {.name = "dsum, dresidual and dx",
          .shape = {37, 96},
@@ -67,21 +67,21 @@ void table_stages_backward(void) {
          .shape = {7, 4096},
          .type = F16,
          .params = F16,
-         .has = dx | DGATED | DAFFINE | PART(S_BIAS),
+         .has = dx | DGATED | DAFFINE | HAS(BIAS),
          .f = PLANISH_SILU},
         {.name = "a gate before, by odd addresses",
          .kind = PLANISH_RMS,
          .shape = {41, 77},
          .type = F16,
          .params = F32,
-         .has = dx | DGATED | PART(S_WEIGHT) | PART(S_DWEIGHT),
+         .has = dx | DGATED | HAS(WEIGHT) | HAS(DWEIGHT),
          .gate = PLANISH_GATE_BEFORE},
         {.name = "all, by samples",
          .shape = {3, 17, 96},
          .type = BF16,
          .params = F32,
-         .has = dx | DADDED | PART(S_RNG) | DCOLUMN | PART(S_ROW_SCALE) | DMODULATED | DGATED |
-                DAFFINE | PART(S_BIAS),
+         .has = dx | DADDED | HAS(RNG) | DCOLUMN | HAS(ROW_SCALE) | DMODULATED | DGATED | DAFFINE |
+                HAS(BIAS),
          .f = PLANISH_SILU,
          .modulation = A(0) | A(2),
          .p = .125},
@@ -90,8 +90,8 @@ void table_stages_backward(void) {
          .type = F64,
          .params = F64,
          .stats = F64,
-         .has = dx | DADDED | PART(S_RNG) | DCOLUMN | PART(S_ROW_SCALE) | DMODULATED | DGATED |
-                DAFFINE | PART(S_BIAS),
+         .has = dx | DADDED | HAS(RNG) | DCOLUMN | HAS(ROW_SCALE) | DMODULATED | DGATED | DAFFINE |
+                HAS(BIAS),
          .f = PLANISH_GELU,
          .modulation = A(0) | A(2),
          .p = .5},
@@ -100,7 +100,7 @@ void table_stages_backward(void) {
          .shape = {3, 20000},
          .type = F32,
          .params = F32,
-         .has = dx | DADDED | PART(S_RNG) | DAFFINE,
+         .has = dx | DADDED | HAS(RNG) | DAFFINE,
          .p = .25},
         {.name = "a modulation alone, of samples",
          .shape = {3, 41, 96},
@@ -128,8 +128,8 @@ void table_stages_backward(void) {
          .type = F32,
          .params = F32,
          .stats = F64,
-         .has = dx | DADDED | PART(S_RNG) | DCOLUMN | PART(S_ROW_SCALE) | DMODULATED | DGATED |
-                DAFFINE | PART(S_BIAS),
+         .has = dx | DADDED | HAS(RNG) | DCOLUMN | HAS(ROW_SCALE) | DMODULATED | DGATED | DAFFINE |
+                HAS(BIAS),
          .f = PLANISH_SILU,
          .modulation = A(0) | A(1) | A(2),
          .p = .25},
@@ -145,7 +145,7 @@ void table_stages_backward(void) {
          .shape = {2, 3, 8, 64},
          .type = BF16,
          .params = F32,
-         .has = dx | PART(S_DSUM) | DAFFINE,
+         .has = dx | HAS(DSUM) | DAFFINE,
          .in = DENSE,
          .out = PERMUTED},
     };
@@ -153,7 +153,7 @@ void table_stages_backward(void) {
         backward_row b = rows[i];
         b.arch = b.arch ? b.arch : 90;
         b.multiprocessors = b.multiprocessors ? b.multiprocessors : 2;
-        emulate_backward(b.name, backward_of(&b));
+        emulate_stages(b.name, backward_of(&b));
     }
 }
 
@@ -167,8 +167,8 @@ static norm_case heads_of(planish_pass pass, planish_kind kind, int64_t heads, i
     c.shape[0] = 19;
     c.shape[1] = heads;
     c.shape[2] = cols;
-    c.reduce_axes = A(2);
-    c.affine_axes = own ? A(1) | A(2) : A(2);
+    c.op.reduce_axes = A(2);
+    c.op.affine_axes = own ? A(1) | A(2) : A(2);
     c.in = PACKED;
     return c;
 }

@@ -23,7 +23,7 @@ void table_strips(void) {
     c.numbers = SCALE_BIG;
     emulate_case(c);
     c.numbers = SCALE_TINY;
-    c.eps = 0;
+    c.op.eps = 0;
     emulate_case(c);
 }
 
@@ -52,7 +52,7 @@ void table_strips_over_few(void) {
     static const int64_t many[] = {300, 128, 1, 4}; /* rows, of which some err more than most */
     for (int i = 0; i < 2; i++) {
         norm_case c = groups_of(PLANISH_FORWARD, PLANISH_LAYER, many, true, F32);
-        c.activation = i ? PLANISH_SILU : PLANISH_IDENTITY;
+        c.op.activation = i ? PLANISH_SILU : PLANISH_IDENTITY;
         c.stats = F64;
         emulate_case(c);
     }
@@ -160,7 +160,7 @@ void table_strips_ahead(void) {
             if (i % 3 == 1)
                 c.weight = c.grad = F32;
             if (i % 4 == 1) {
-                c.activation = i % 8 == 1 ? PLANISH_SILU : PLANISH_GELU;
+                c.op.activation = i % 8 == 1 ? PLANISH_SILU : PLANISH_GELU;
                 c.stats = F64;
             }
             emulate_case(c);

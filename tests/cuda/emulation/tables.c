@@ -15,7 +15,7 @@ norm_case channels_of(planish_pass pass, planish_kind kind, int64_t images, int6
     c.shape[0] = images;
     c.shape[1] = channels;
     c.shape[2] = pixels;
-    c.reduce_axes = c.affine_axes = 2;
+    c.op.reduce_axes = c.op.affine_axes = 2;
     return c;
 }
 
@@ -30,8 +30,8 @@ norm_case groups_of(planish_pass pass, planish_kind kind, const int64_t *n, bool
         c.shape[2] = n[1];
         c.shape[3] = n[2];
     }
-    c.reduce_axes = last ? 10 : 12;
-    c.affine_axes = last ? 12 : 6;
+    c.op.reduce_axes = last ? 10 : 12;
+    c.op.affine_axes = last ? 12 : 6;
     return c;
 }
 
@@ -42,11 +42,11 @@ void set_device_of(const large_groups *work) {
 }
 
 void vary_groups(norm_case *c, int i) {
-    c->weight_offset = i == 4;
+    c->op.weight_offset = i == 4;
     if (i % 3 == 1)
         c->weight = c->grad = F32;
     if (i % 4 == 2) {
-        c->activation = i % 8 == 2 ? PLANISH_SILU : PLANISH_RELU;
+        c->op.activation = i % 8 == 2 ? PLANISH_SILU : PLANISH_RELU;
         c->stats = F64;
     }
 }
@@ -54,6 +54,6 @@ void vary_groups(norm_case *c, int i) {
 norm_case beyond_range_of(const int64_t *shape, int i) {
     norm_case c = groups_of(PLANISH_FORWARD, PLANISH_LAYER, shape, true, i % 2 ? F32 : BF16);
     c.numbers = i < 2 ? SCALE_MIXED : i == 2 ? SCALE_BIG : SCALE_TINY;
-    c.eps = c.numbers == SCALE_TINY ? 0 : 1e-5;
+    c.op.eps = c.numbers == SCALE_TINY ? 0 : 1e-5;
     return c;
 }
