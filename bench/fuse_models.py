@@ -8,8 +8,9 @@ the clock and of its kernels, peak of memory.
     python3 bench/fuse_models.py --images            # those of images instead, whole ones
     python3 bench/fuse_models.py --tiny --decode llama gpt2   # 32 tokens, greedily, with a cache
 
-All start from the same weights and see the same batches; steps are timed by turns, the median
-is printed. What a package is missing for is left out, and said so.
+All start from the same weights and see the same batches. Steps are timed by turns of several, the
+first of each left out, for the switch was thrown before it; the median is printed. What a package
+is missing for is left out, and said so.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from planish.bench import machine, report
 from torch import Tensor, nn
 
 WAYS = ("torch", "enable", "replace", "fuse", "both")
+#: Steps of a turn.
+TURN = 8
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 Made = tuple[nn.Module, Callable[[nn.Module], Tensor]]
@@ -174,9 +177,10 @@ class _Trained:
         self.seconds: list[float] = []
         self.peak = 0
 
-    def step(self) -> None:
+    def turn(self, steps: int) -> None:
         with planish.enabled() if self.enables else contextlib.nullcontext():
-            self._step()
+            for step in range(steps):
+                self._step(counts=step > 0)
 
     def kernels(self) -> float:
         """Milliseconds of the kernels of forward and backward; 0 on a CPU, and of tokens."""
@@ -190,7 +194,7 @@ class _Trained:
             torch.cuda.synchronize()
         return sum(e.self_device_time_total for e in profile.key_averages()) / 3e3
 
-    def _step(self) -> None:
+    def _step(self, counts: bool) -> None:
         cuda = self.device.startswith("cuda")
         if cuda:
             torch.cuda.synchronize()
@@ -203,7 +207,8 @@ class _Trained:
             loss.backward()  # type: ignore[no-untyped-call]
         if cuda:
             torch.cuda.synchronize()
-        self.seconds.append(time.perf_counter() - start)
+        if counts:
+            self.seconds.append(time.perf_counter() - start)
         if cuda:
             self.peak = max(self.peak, torch.cuda.max_memory_allocated() - held)
         if not self.decodes:
@@ -216,9 +221,9 @@ def _run(name: str, make: Callable[[str], Made], arguments: argparse.Namespace) 
     dtype = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}[arguments.dtype]
     trained = {way: _Trained(way, make, arguments.device, dtype, arguments.decode) for way in WAYS}
     print(f"{name}: {str(planish.replaced(trained['fuse'].model)).splitlines()[0]}", flush=True)
-    for _ in range(arguments.steps):
+    for done in range(0, arguments.steps, TURN):
         for way in WAYS:
-            trained[way].step()
+            trained[way].turn(min(TURN, arguments.steps - done))
     records = []
     for way, one in trained.items():
         times = [1e3 * seconds for seconds in one.seconds[2:] or one.seconds]
@@ -264,7 +269,7 @@ def main() -> int:
     parser.add_argument("--decode", action="store_true", help="tokens, in place of training")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", choices=("bf16", "f16", "f32"), default="bf16")
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--csv")
     arguments = parser.parse_args()
     zoo.prepare()
