@@ -215,12 +215,42 @@ static void last_digits_of_double(void) {
         }
 }
 
+/* Roundings of equal numbers go one way: chains of channels or of blocks of pixels lose digits that
+ * nothing hides in f64. */
+static void all_alike_by_pixel(void) {
+    static const int64_t shapes[][2] = {{1030, 15}, {512, 64}, {4, 20000}};
+    static const planish_kind kinds[] = {PLANISH_LAYER, PLANISH_RMS, PLANISH_L2};
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 3; k++)
+            for (int backward = 0; backward < 2; backward++) {
+                const int64_t depth = shapes[i][0], pixels = shapes[i][1];
+                test_case("f64 groups of equal numbers, %lld channels of %lld pixels, kind %d%s",
+                          (long long)depth, (long long)pixels, (int)kinds[k],
+                          backward ? ", backward" : "");
+                norm_case c = image_case(backward ? PLANISH_BACKWARD : PLANISH_FORWARD, kinds[k],
+                                         GROUP_NORM, 1, 2 * depth, pixels, 1, 2);
+                case_set_types(&c, F64);
+                c.in = c.out = CHANNELS_LAST;
+                c.numbers = backward ? NORMAL : CONSTANT;
+                bundle b;
+                bundle_make(&b, &c);
+                if (backward) {
+                    bundle_set_all(&b, DY, .3L);
+                    bundle_set_all(&b, WEIGHT, 1);
+                }
+                bundle_run_well(&b);
+                bundle_check(&b);
+                bundle_free(&b);
+            }
+}
+
 int main(void) {
     one_column();
     gradient_sums();
     regressions();
     from_y_without_weight();
     all_alike();
+    all_alike_by_pixel();
     many_segments_and_few_elements();
     last_digits_of_double();
     report_accuracy();

@@ -194,7 +194,7 @@ typedef struct strip_backward_args {
 } strip_backward_args;
 
 enum { KEPT_REST = 64 };
-enum { STRIP_BYTES = 26 * sizeof(double), STRIP_REST = 7 * 64 };
+enum { STRIP_BYTES = 29 * sizeof(double), STRIP_REST = 7 * 64 };
 
 /* The kernels for one element dtype, by kernel_kind. */
 typedef void group_forward_kernel(const group_forward_args *);

@@ -6,12 +6,14 @@
  * the blocks in f64. So it depends neither on how groups are cut into strips nor on the vectors.
  */
 
-/* A block of a strip stays near while it is summed twice. */
-enum { NAME(PIXEL_BLOCK) = 128, NAME(QUAD) = 4 };
+/* A block of a strip stays near while it is summed twice. Of f64 it is as short as its sums want:
+ * eight quads one after the other. */
+enum { NAME(PIXEL_BLOCK) = sizeof(REAL) == 8 ? 32 : 128, NAME(QUAD) = 4 };
 
 /* What is known of a strip's channels, an array each, in its scratch. */
 typedef struct NAME(strip_channels) {
     double *sums[3];  /* forward: mean, m2, in range; backward: sums of xhat, dy, dy * xhat */
+    double *rests[3]; /* what the blocks of these lost, of f64 */
     REAL *factor[7];  /* mean, rstd, minus_delta, weight, then bias, or c1 and -c2, then bias */
     REAL *block[3];   /* sums of a block */
     REAL *half[2][3]; /* backward: of the halves of a quad */
@@ -33,6 +35,8 @@ INLINE NAME(strip_channels) NAME(strip_layout)(void *scratch, int64_t channels) 
     double *at = scratch;
     for (int i = 0; i < 3; i++, at += channels)
         s.sums[i] = at;
+    for (int i = 0; i < 3; i++, at += sizeof(REAL) == 8 ? channels : 0)
+        s.rests[i] = at;
     REAL *real = (REAL *)at;
     for (int i = 0; i <= NAME(FACTORS); i++, real += channels)
         s.factor[i] = real;
@@ -59,6 +63,15 @@ INLINE NAME(normalizer) NAME(packed_normalizer)(const REAL *factors) {
     return (NAME(normalizer)){LOAD_REAL(factors + NAME(F_MEAN) * VEC_LANES),
                               LOAD_REAL(factors + NAME(F_RSTD) * VEC_LANES),
                               LOAD_REAL(factors + NAME(F_MINUS_DELTA) * VEC_LANES)};
+}
+
+/* Adds to a sum of channels or of blocks. Of f64, whose roundings nothing hides, it keeps what they
+ * lose: those of numbers that are all alike do not cancel. */
+INLINE void NAME(add_keeping)(double *sum, double *rest, double value) {
+    if (sizeof(REAL) == 8)
+        exact_add(sum, rest, value);
+    else
+        *sum += value;
 }
 
 /* How many pixels on the next ones are prefetched: some KB of the strip's. */

@@ -41,10 +41,10 @@ OUTLINE void NAME(load_deltas)(const strip_backward_args *a, const NAME(strip_ch
         NAME(strip_gradient_sums)(&of_x, s, false, PLANISH_IDENTITY);
     for (int64_t g = 0; g < a->groups; g++) {
         const int64_t first = g * a->depth, last = first + a->depth;
-        double sum = 0;
+        double sum = 0, rest = 0;
         for (int64_t c = first; c < last && !known; c++)
-            sum += s->sums[0][c];
-        const double delta = rms ? 0 : NAME(strip_mean_rest)(a, s, g, sum);
+            NAME(add_keeping)(&sum, &rest, s->sums[0][c]);
+        const double delta = rms ? 0 : NAME(strip_mean_rest)(a, s, g, sum + rest);
         for (int64_t c = first; c < last; c++)
             s->factor[NAME(F_MINUS_DELTA)][c] = (REAL)-delta;
     }
@@ -55,12 +55,13 @@ INLINE bool NAME(strip_constants)(const strip_backward_args *a, const NAME(strip
                                   int64_t group, const bool rms, const planish_activation f) {
     const int64_t first = group * a->depth, last = first + a->depth;
     const double inverse = a->rule.inverse;
-    double delta = 0, c1 = 0, c2 = 0;
+    double delta = 0, c1 = 0, c2 = 0, rest[3] = {0};
     for (int64_t c = first; c < last; c++) {
-        delta += s->sums[0][c];
-        c1 += s->factor[NAME(F_WEIGHT)][c] * s->sums[1][c];
-        c2 += s->factor[NAME(F_WEIGHT)][c] * s->sums[2][c];
+        NAME(add_keeping)(&delta, &rest[0], s->sums[0][c]);
+        NAME(add_keeping)(&c1, &rest[1], s->factor[NAME(F_WEIGHT)][c] * s->sums[1][c]);
+        NAME(add_keeping)(&c2, &rest[2], s->factor[NAME(F_WEIGHT)][c] * s->sums[2][c]);
     }
+    delta += rest[0], c1 += rest[1], c2 += rest[2];
     /* What an activation was found by stays. */
     delta = rms                     ? 0
             : f == PLANISH_IDENTITY ? NAME(strip_mean_rest)(a, s, group, delta)

@@ -57,13 +57,15 @@ INLINE void NAME(strip_moments)(const strip_forward_args *a, const NAME(strip_ch
     double *const distance = s->sums[0], *const m2 = s->sums[1];
     REAL *const sum = s->block[0], *const squares = s->block[1], *const center = s->block[2];
     memset(m2, 0, (size_t)channels * sizeof *m2);
+    if (sizeof(REAL) == 8)
+        memset(s->rests[1], 0, (size_t)channels * sizeof *s->rests[1]);
     for (int64_t p = 0; p < a->pixels; p += NAME(PIXEL_BLOCK)) {
         const char *const x = a->x + p * pitch;
         const int64_t n = NAME(min)(NAME(PIXEL_BLOCK), a->pixels - p);
         if (rms) {
             NAME(sum_block)(x, pitch, n, channels, s, ahead, NAME(OF_SQUARES));
             for (int64_t c = 0; c < channels; c++)
-                m2[c] += squares[c];
+                NAME(add_keeping)(&m2[c], &s->rests[1][c], squares[c]);
             continue;
         }
         const double share = (double)n / (double)(p + n);
@@ -85,14 +87,22 @@ INLINE void NAME(strip_moments)(const strip_forward_args *a, const NAME(strip_ch
             m2[c] += squares[c] - sum[c] * rest + step * step * spread;
         }
     }
+    for (int64_t c = 0; c < channels && rms && sizeof(REAL) == 8; c++)
+        m2[c] += s->rests[1][c];
 }
 
-/* A sum in four chains, for there may be many channels. */
-INLINE void NAME(add_in_chains)(double chains[4], int64_t i, double value) {
-    chains[i % 4] += value;
+/* A sum in four chains, for there may be many channels, and what these lost. */
+typedef struct NAME(chains) {
+    double sum[4], rest[4];
+} NAME(chains);
+
+INLINE void NAME(add_in_chains)(NAME(chains) * to, int64_t i, double value) {
+    NAME(add_keeping)(&to->sum[i % 4], &to->rest[i % 4], value);
 }
-INLINE double NAME(chains_sum)(const double chains[4]) {
-    return (chains[0] + chains[2]) + (chains[1] + chains[3]);
+INLINE double NAME(chains_sum)(const NAME(chains) * of) {
+    const double *const sum = of->sum, *const rest = of->rest;
+    const double whole = (sum[0] + sum[2]) + (sum[1] + sum[3]);
+    return sizeof(REAL) == 8 ? whole + ((rest[0] + rest[2]) + (rest[1] + rest[3])) : whole;
 }
 
 /* The mean of a group, as its distance from the pivot of the first channel, and its m2: from those
@@ -101,18 +111,18 @@ INLINE void NAME(merge_channels)(const NAME(strip_channels) * s, int64_t first, 
                                  int64_t pixels, const bool rms, double *distance, double *m2) {
     const REAL *const pivots = s->factor[NAME(F_MEAN)] + first;
     const double *const distances = s->sums[0] + first, *const m2s = s->sums[1] + first;
-    double sum[4] = {0}, squares[4] = {0};
+    NAME(chains) sum = {{0}, {0}}, squares = {{0}, {0}};
     *distance = 0;
     if (!rms) {
         for (int64_t c = 0; c < depth; c++)
-            NAME(add_in_chains)(sum, c, ((double)pivots[c] - pivots[0]) + distances[c]);
-        *distance = NAME(chains_sum)(sum) / (double)depth;
+            NAME(add_in_chains)(&sum, c, ((double)pivots[c] - pivots[0]) + distances[c]);
+        *distance = NAME(chains_sum)(&sum) / (double)depth;
     }
     for (int64_t c = 0; c < depth; c++) {
         const double d = rms ? 0 : ((double)pivots[c] - pivots[0]) + distances[c] - *distance;
-        NAME(add_in_chains)(squares, c, m2s[c] + d * d * (double)pixels);
+        NAME(add_in_chains)(&squares, c, m2s[c] + d * d * (double)pixels);
     }
-    *m2 = NAME(chains_sum)(squares);
+    *m2 = NAME(chains_sum)(&squares);
 }
 
 /* What makes y of a strip's channels; false where a group is not in range. */

@@ -138,8 +138,11 @@ INLINE void NAME(add_gradient_quad)(const strip_backward_args *a, const NAME(str
 INLINE void NAME(strip_gradient_sums)(const strip_backward_args *a, const NAME(strip_channels) * s,
                                       const bool rms, const planish_activation f) {
     const int64_t channels = a->groups * a->depth;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 3; i++) {
         memset(s->sums[i], 0, (size_t)channels * sizeof(double));
+        if (sizeof(REAL) == 8)
+            memset(s->rests[i], 0, (size_t)channels * sizeof(double));
+    }
     for (int64_t first = 0; first < a->pixels; first += NAME(PIXEL_BLOCK)) {
         const int64_t last = NAME(min)(first + NAME(PIXEL_BLOCK), a->pixels);
         int64_t p = first;
@@ -151,6 +154,9 @@ INLINE void NAME(strip_gradient_sums)(const strip_backward_args *a, const NAME(s
             NAME(add_gradient_quad)(a, s, p, 1, rms, f);
         for (int i = 0; i < 3; i++)
             for (int64_t c = 0; c < channels; c++)
-                s->sums[i][c] += s->block[i][c];
+                NAME(add_keeping)(&s->sums[i][c], &s->rests[i][c], s->block[i][c]);
     }
+    for (int i = 0; i < 3 && sizeof(REAL) == 8; i++)
+        for (int64_t c = 0; c < channels; c++)
+            s->sums[i][c] += s->rests[i][c];
 }
