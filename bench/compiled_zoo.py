@@ -43,10 +43,9 @@ def look(name: str) -> tuple[collections.Counter[str], int]:
     before = len(planish.compile.report())
     with torch._functorch.config.patch(enable_autograd_cache=False):
         output = torch.compile(model, backend=backend, dynamic=False)(**inputs)
-    wanted = [t for t in zoo.tensors_of(output) if t.requires_grad]
-    if wanted:
-        total = sum((t.float().sin().sum() for t in wanted), torch.zeros(()))
-        total.backward()  # type: ignore[no-untyped-call]
+    loss = zoo.loss_of(output)
+    if loss.requires_grad:
+        loss.backward()  # type: ignore[no-untyped-call]
     found = collections.Counter(
         f"{entry.direction} {entry.chosen}" for entry in planish.compile.report()[before:]
     )

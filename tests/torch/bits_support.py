@@ -99,11 +99,6 @@ def check(forward: Record, backwards: list[Record]) -> int:
     return compared
 
 
-def loss_of(output: Any) -> Tensor:
-    floats = [t for t in zoo.tensors_of(output) if t.is_floating_point() and t.requires_grad]
-    return sum((t.float().sin().sum() for t in floats), torch.zeros(()))
-
-
 def compare(name: str, dtype: torch.dtype, device: str) -> None:
     """Every norm of a training step of a model of the zoo."""
     entry = zoo.entries()[name]
@@ -115,10 +110,10 @@ def compare(name: str, dtype: torch.dtype, device: str) -> None:
     inputs = {key: t.to(device) if isinstance(t, Tensor) else t for key, t in inputs.items()}
     planish.enable()
     run, graphs = compiled(model, fullgraph=False)
-    loss_of(run(**inputs)).backward()  # type: ignore[no-untyped-call]
+    zoo.loss_of(run(**inputs)).backward()  # type: ignore[no-untyped-call]
     graphs.record = True
     torch.manual_seed(0)
-    loss_of(run(**inputs)).backward()  # type: ignore[no-untyped-call]
+    zoo.loss_of(run(**inputs)).backward()  # type: ignore[no-untyped-call]
     assert graphs.calls
     by_family = {
         name: [one for one in graphs.calls if one[0].name().startswith(f"planish::{name}.")]

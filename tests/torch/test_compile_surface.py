@@ -6,27 +6,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from compile_support import compiled, rows, uncached  # noqa: F401 (fixtures)
+from compile_support import compiled, results_of, rows, uncached  # noqa: F401 (fixtures)
 from surface import NAMES, case_of
 
 import torch
 from planish.compile import choice
-from torch import Tensor, nn
 
 SPEEDUPS = {"inductor": 0.5, "planish": 9.0}
-
-
-def results(model: nn.Module, call: Any, x: Tensor) -> list[Tensor]:
-    """What it returns, and the gradients of x and of the parameters."""
-    x = x.clone().requires_grad_()
-    found = call(x)
-    ys = [y for y in (found if isinstance(found, tuple) else (found,)) if isinstance(y, Tensor)]
-    weighed = [
-        (y * torch.linspace(-1, 1, y.numel()).view(y.shape)).sum() for y in ys if y.requires_grad
-    ]
-    wrt = [x, *model.parameters()]
-    gradients = torch.autograd.grad(weighed, wrt, allow_unused=True) if weighed else ()
-    return [*(y.detach() for y in ys), *(g for g in gradients if g is not None)]
 
 
 @pytest.mark.parametrize("who", SPEEDUPS)
@@ -38,9 +24,9 @@ def test_a_graph_has_another_value(name: str, who: str, rows: Any) -> None:  # n
     other = case_of(name).model
     other.load_state_dict(case.model.state_dict())
     x = torch.randn(case.shape(batch=3, length=5, height=4, width=6))
-    wanted = results(case.model, case.model, x)
+    wanted = results_of(case.model, case.model, x)
     run, _ = compiled(other, choice.FASTER, fullgraph=False)
-    found = results(other, run, x)
+    found = results_of(run, other, x)
     assert len(found) == len(wanted)
     for one, right in zip(found, wanted, strict=True):
         torch.testing.assert_close(

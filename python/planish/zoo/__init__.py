@@ -12,6 +12,7 @@ from planish.zoo.entry import FAMILIES as FAMILIES
 from planish.zoo.entry import Built as Built
 from planish.zoo.entry import Entry as Entry
 from planish.zoo.entry import build as build
+from planish.zoo.entry import loss_of as loss_of
 from planish.zoo.entry import mapped as mapped
 from planish.zoo.entry import missing_packages as missing_packages
 from planish.zoo.entry import prepare as prepare
@@ -23,6 +24,7 @@ __all__ = [
     "Entry",
     "build",
     "entries",
+    "loss_of",
     "mapped",
     "missing_packages",
     "tensors_of",

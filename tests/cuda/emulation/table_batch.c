@@ -77,12 +77,7 @@ void table_batch_otherwise(void) {
         norm_case c =
             batch_of(both[i % 2], PLANISH_LAYER, shapes[i / 4 % 3], last, types[i / 3 % 3]);
         set_device(i % 5 == 4 ? 80 : 90, 2);
-        c.op.activation = i % 4 == 3   ? PLANISH_RELU
-                          : i % 8 == 2 ? PLANISH_GELU
-                          : i % 8 == 5 ? PLANISH_GELU_TANH
-                          : i % 8 == 1 ? PLANISH_RELU6
-                          : i % 8 == 6 ? PLANISH_HARDSWISH
-                                       : PLANISH_SILU;
+        c.op.activation = activation_in_turn(i);
         c.stats = F64;
         c.numbers = i % 3 == 2 ? MEAN_1E4 : i % 3 == 1 ? MEAN_100 : NORMAL;
         emulate_case(c);

@@ -12,12 +12,7 @@ void table_activations(void) {
         const bool last = i / 10 % 2;
         norm_case c = groups_of(both[i / 5 % 2], i % 7 == 6 ? PLANISH_RMS : PLANISH_LAYER,
                                 shapes[i % 5], last, types[(i + i / 5) % 3]);
-        c.op.activation = i % 4 == 3   ? PLANISH_RELU
-                          : i % 8 == 2 ? PLANISH_GELU
-                          : i % 8 == 5 ? PLANISH_GELU_TANH
-                          : i % 8 == 1 ? PLANISH_RELU6
-                          : i % 8 == 6 ? PLANISH_HARDSWISH
-                                       : PLANISH_SILU;
+        c.op.activation = activation_in_turn(i);
         c.stats = i % 9 == 8 ? F32 : F64; /* of f32 the general way, backward */
         c.numbers = of[(i + i / 10) % 3];
         c.op.weight_offset = i % 8 == 5;

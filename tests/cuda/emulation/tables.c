@@ -41,6 +41,13 @@ void set_device_of(const large_groups *work) {
     limits.shared_per_block = work->shared;
 }
 
+planish_activation activation_in_turn(int i) {
+    static const planish_activation turn[] = {PLANISH_SILU,      PLANISH_RELU6, PLANISH_GELU,
+                                              PLANISH_RELU,      PLANISH_SILU,  PLANISH_GELU_TANH,
+                                              PLANISH_HARDSWISH, PLANISH_RELU};
+    return turn[i % 8];
+}
+
 void vary_groups(norm_case *c, int i) {
     c->op.weight_offset = i == 4;
     if (i % 3 == 1)

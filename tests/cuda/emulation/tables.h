@@ -31,6 +31,9 @@ typedef struct large_groups {
 } large_groups;
 void set_device_of(const large_groups *work);
 
+/* Each activation in its turn. */
+planish_activation activation_in_turn(int i);
+
 /* By i in turns: a weight offset, parameters of f32, an activation behind the groups. */
 void vary_groups(norm_case *c, int i);
 
