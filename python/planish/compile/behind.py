@@ -37,8 +37,8 @@ class Found(NamedTuple):
     @property
     def staged(self) -> bool:
         """Whether there are other tensors than weight and bias."""
-        given = self.tensors._replace(weight=None, bias=None)
-        return any(tensor is not None for tensor in given[1:])
+        given = self.tensors._replace(x=None, weight=None, bias=None)
+        return any(tensor is not None for tensor in given)
 
 
 def with_stages(found: Found) -> Found:

@@ -17,7 +17,8 @@ from planish.operators.arguments import DTYPES
 from planish.operators.call import ACTIVATIONS
 from torch import Tensor
 
-__all__ = ["Given", "Numbers", "backward", "batch_norm"]
+__all__ = ["Given", "Numbers", "affine", "along", "backward", "batch_norm", "normalized"]
+__all__ += ["rstd_of"]
 
 _NAMES = {code: name for name, code in ACTIVATIONS.items()}
 
@@ -121,7 +122,7 @@ def backward(given: Given, numbers: Numbers, inputs: list[Tensor]) -> list[Tenso
             "planish::norm_backward_apply: a norm of rows that several processes have has "
             "derivatives of first order only"
         )
-    double = any(t is not None and t.dtype == torch.float64 for t in given[:2])
+    double = torch.float64 in (given.dy.dtype, given.x.dtype)
     dtype = torch.float64 if double else torch.float32
 
     def leaf(tensor: Tensor | None, wanted: bool, value: float) -> Tensor | None:
